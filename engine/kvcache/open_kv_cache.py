@@ -1,0 +1,33 @@
+"""From a configuration to a pool, its prefix cache, their manager, and the hasher that names blocks for it."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable
+
+from engine.config import EngineConfig
+from engine.kvcache.block_hash import BlockHasher
+from engine.kvcache.block_pool import BlockPool
+from engine.kvcache.kv_cache_manager import KVCacheManager
+from engine.kvcache.prefix_cache import HashPrefixCache, NoPrefixCache, PrefixCache
+from engine.kvcache.radix_cache import RadixPrefixCache
+
+
+def open_kv_cache(
+    config: EngineConfig, num_blocks: int, max_model_len: int, clock: Callable[[], float] = time.monotonic
+) -> tuple[KVCacheManager, BlockHasher | None]:
+    """A manager over `num_blocks` blocks (the null block included), and the hasher for Request(block_hasher=...).
+
+    The hasher is None where the cache needs no names (radix, or caching off). `clock` times the radix cache's LRU.
+    """
+    pool = BlockPool(num_blocks)
+    hasher: BlockHasher | None = None
+    cache: PrefixCache
+    if not config.enable_prefix_caching:
+        cache = NoPrefixCache()
+    elif config.prefix_cache == "radix":
+        cache = RadixPrefixCache(pool, config.page_size, clock=clock)
+    else:
+        cache = HashPrefixCache(pool, config.block_size)
+        hasher = BlockHasher(config.prefix_caching_hash_algo, config.block_size)
+    return KVCacheManager(pool, cache, config.unit_size, max_model_len, config.watermark), hasher

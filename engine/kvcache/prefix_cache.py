@@ -1,0 +1,223 @@
+"""PrefixCache: which blocks already hold the start of a request's tokens.
+
+The protocol is wide enough for two caches that let go differently:
+
+* `HashPrefixCache` (vLLM): a freed block stays in the pool's free queue with its content, findable, and is
+  forgotten when the pool hands it out. The queue is the eviction order; the cache itself holds nothing.
+* `RadixPrefixCache` (SGLang, radix_cache.py): the tree is a user of its blocks and gives whole leaves back, by its
+  own policy, when the manager asks for room.
+
+`NoPrefixCache` is the simplest implementation: nothing is ever found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Container, Protocol, Sequence
+
+from engine.kvcache.block_hash import BlockHash
+from engine.kvcache.block_pool import BlockPool
+from engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """The longest cached prefix of a request. Holding nothing: another allocation may take the blocks."""
+
+    block_ids: Sequence[int] = ()
+    num_tokens: int = 0
+    node: Any = None  # where the match ended, for caches that lock
+
+
+NO_MATCH = PrefixMatch()
+
+
+class PublishRule(Enum):
+    """When a full block becomes findable."""
+
+    AT_ALLOCATION = "allocation"  # vLLM: before the step computes it; same-step twins hit
+    AFTER_STEP = "step"  # SGLang: once it is computed; same-step twins miss
+
+
+class PrefixCache(Protocol):
+    """Remembers content by prefix.
+
+    Guarantees: a match is a multiple of the unit and at most `max_tokens`; its blocks hold exactly the K/V of the
+    request's first tokens under its identity; `match` changes neither references nor counts.
+    """
+
+    publish_rule: PublishRule
+
+    def match(self, request: Request, max_tokens: int) -> PrefixMatch:
+        """The longest cached prefix of the request's tokens, at most `max_tokens` long."""
+        ...
+
+    def num_idle(self, match: PrefixMatch) -> int:
+        """How many of the match's blocks count as available now and will not once it is held."""
+        ...
+
+    def hold(self, request: Request, match: PrefixMatch) -> None:
+        """The request uses the match from now on: its blocks must not be evicted."""
+        ...
+
+    def publish(self, request: Request, block_table: list[int], num_published: int, num_full: int) -> list[tuple[int, int]]:
+        """Make full blocks [num_published, num_full) of the table findable.
+
+        Returns the (table index, block id) pairs of blocks that the cache already has, with the block to use
+        instead; empty for caches that keep duplicates.
+        """
+        ...
+
+    def release(self, request: Request) -> None:
+        """The request no longer uses what it held."""
+        ...
+
+    @property
+    def num_evictable(self) -> int:
+        """Blocks outside the pool's free queue that `make_room` could give back now."""
+        ...
+
+    def make_room(self, num_blocks: int) -> None:
+        """Give back at least `num_blocks` blocks to the pool, if so many are evictable; perhaps more."""
+        ...
+
+    def forget(self, block_id: int) -> bool:
+        """The pool handed this block out: its content is gone. True if it could be found until now."""
+        ...
+
+    @property
+    def free_with_content(self) -> Container[int]:
+        """Blocks whose content stays findable after their last user is gone."""
+        ...
+
+    @property
+    def num_cached_keys(self) -> int:
+        """How many different blocks of content can be found."""
+        ...
+
+    def reset(self) -> None:
+        """Forget everything. Only called while no request uses a block."""
+        ...
+
+
+class NoPrefixCache:
+    """Finds nothing and remembers nothing."""
+
+    publish_rule = PublishRule.AT_ALLOCATION
+    num_evictable = 0
+    num_cached_keys = 0
+    free_with_content: Container[int] = frozenset()
+
+    def match(self, request: Request, max_tokens: int) -> PrefixMatch:
+        return NO_MATCH
+
+    def num_idle(self, match: PrefixMatch) -> int:
+        return 0
+
+    def hold(self, request: Request, match: PrefixMatch) -> None:
+        pass
+
+    def publish(self, request: Request, block_table: list[int], num_published: int, num_full: int) -> list[tuple[int, int]]:
+        return []
+
+    def release(self, request: Request) -> None:
+        pass
+
+    def make_room(self, num_blocks: int) -> None:
+        pass
+
+    def forget(self, block_id: int) -> bool:
+        return False
+
+    def reset(self) -> None:
+        pass
+
+
+class HashPrefixCache:
+    """A map from block name to block.
+
+    Equal content may sit in several blocks (a prompt of whole blocks, sent again, recomputes its last one into a
+    second block). Duplicates stay, because block tables are append-only: a running request's blocks cannot be
+    swapped under it. The block cached first is served; when it is evicted, the next one is.
+    """
+
+    publish_rule = PublishRule.AT_ALLOCATION
+    num_evictable = 0  # all it could give up is in the pool's free queue already
+
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
+        self._pool = pool
+        self._block_size = block_size
+        self.name_of_block: dict[int, BlockHash] = {}
+        # name -> the one block, or {block: None} in insertion order once there were two: most names have one block.
+        self._blocks_by_name: dict[BlockHash, int | dict[int, None]] = {}
+
+    @property
+    def num_cached_keys(self) -> int:
+        return len(self._blocks_by_name)
+
+    @property
+    def free_with_content(self) -> Container[int]:
+        return self.name_of_block
+
+    def find(self, name: BlockHash) -> int | None:
+        """The block served for this name: the one cached first."""
+        entry = self._blocks_by_name.get(name)
+        return next(iter(entry)) if isinstance(entry, dict) else entry
+
+    def match(self, request: Request, max_tokens: int) -> PrefixMatch:
+        find = self._blocks_by_name.get
+        block_ids: list[int] = []
+        names = request.block_hashes
+        for index in range(min(max_tokens // self._block_size, len(names))):
+            entry = find(names[index])
+            if entry is None:
+                # The chain ends at the first miss: later blocks depend on the missing one.
+                break
+            block_ids.append(entry if type(entry) is int else next(iter(entry)))
+        if not block_ids:
+            return NO_MATCH
+        return PrefixMatch(block_ids, len(block_ids) * self._block_size)
+
+    def num_idle(self, match: PrefixMatch) -> int:
+        return self._pool.num_idle(match.block_ids)
+
+    def hold(self, request: Request, match: PrefixMatch) -> None:
+        pass  # the reference counts of its blocks hold them
+
+    def publish(self, request: Request, block_table: list[int], num_published: int, num_full: int) -> list[tuple[int, int]]:
+        blocks_by_name = self._blocks_by_name
+        for index in range(num_published, num_full):
+            name, block_id = request.block_hashes[index], block_table[index]
+            assert block_id not in self.name_of_block, "a block is named once, when it is full"
+            self.name_of_block[block_id] = name
+            entry = blocks_by_name.setdefault(name, block_id)
+            if entry is not block_id:
+                if isinstance(entry, dict):
+                    entry[block_id] = None
+                elif entry != block_id:
+                    blocks_by_name[name] = {entry: None, block_id: None}
+        return []
+
+    def release(self, request: Request) -> None:
+        pass
+
+    def make_room(self, num_blocks: int) -> None:
+        pass
+
+    def forget(self, block_id: int) -> bool:
+        name = self.name_of_block.pop(block_id, None)
+        if name is None:
+            return False
+        entry = self._blocks_by_name[name]
+        if isinstance(entry, dict):
+            del entry[block_id]
+            if not entry:
+                del self._blocks_by_name[name]
+        else:
+            del self._blocks_by_name[name]
+        return True
+
+    def reset(self) -> None:
+        self._blocks_by_name = {}
+        self.name_of_block.clear()

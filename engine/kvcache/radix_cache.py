@@ -1,0 +1,106 @@
+"""RadixPrefixCache: the prefix cache of SGLang, over the same pool and behind the same protocol.
+
+The tree is a user of every page it stores: a stored page has one reference from the tree and one per request. A
+request locks the path it uses. When the manager asks for room, the tree gives back whole unlocked leaves.
+
+Content becomes findable after the step that computed it, and a request that computed what the tree has meanwhile
+learned from another switches to the tree's pages, so content is stored once.
+
+Source: SGLang 0.5.23, srt/mem_cache/radix_cache.py; prompts match at most num_tokens - 1 tokens, in whole pages.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from typing import Callable, Container, Sequence
+
+from engine.kvcache.block_pool import BlockPool
+from engine.kvcache.prefix_cache import NO_MATCH, PrefixMatch, PublishRule
+from engine.kvcache.radix_tree import RadixNode, RadixTree
+from engine.request import Request
+
+
+class RadixPrefixCache:
+    """A radix tree over the pool's pages; slot = page * page_size + offset."""
+
+    publish_rule = PublishRule.AFTER_STEP
+    free_with_content: Container[int] = frozenset()  # a page nobody uses is not in the tree either
+
+    def __init__(
+        self, pool: BlockPool, page_size: int, policy: str = "lru", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._pool = pool
+        self._page_size = page_size
+        self.tree = RadixTree(page_size, policy, clock=clock)
+        self._locked: dict[str, RadixNode] = {}  # request id -> the node whose path it uses
+        self._inserted_len: dict[str, int] = {}  # request id -> tokens it has published itself
+
+    @property
+    def num_evictable(self) -> int:
+        return self.tree.evictable_size // self._page_size
+
+    @property
+    def num_cached_keys(self) -> int:
+        return self.tree.total_size // self._page_size
+
+    def match(self, request: Request, max_tokens: int) -> PrefixMatch:
+        key = request.identity.content_ids(request.all_token_ids)[:max_tokens]
+        found = self.tree.match(key, request.identity.namespace)
+        if not found.num_tokens:
+            return NO_MATCH
+        return PrefixMatch(self._pages(found.slots), found.num_tokens, found.node)
+
+    def num_idle(self, match: PrefixMatch) -> int:
+        return self.tree.unlocked_size(match.node) // self._page_size
+
+    def hold(self, request: Request, match: PrefixMatch) -> None:
+        self.tree.lock(match.node)
+        self._locked[request.request_id] = match.node
+
+    def publish(self, request: Request, block_table: list[int], num_published: int, num_full: int) -> list[tuple[int, int]]:
+        key = request.identity.content_ids(request.all_token_ids)[: num_full * self._page_size]
+        prefix_len, node = self.tree.insert(
+            key,
+            self._slots(block_table[:num_full]),
+            request.identity.namespace,
+            request.priority,
+            self._inserted_len.get(request.request_id, 0),
+        )
+        self._inserted_len[request.request_id] = len(key)
+        num_present = prefix_len // self._page_size
+        self._pool.touch(block_table[num_present:num_full])  # the tree is their user from now on
+        self.tree.lock(node)
+        self.tree.unlock(self._locked.get(request.request_id, self.tree.root))
+        self._locked[request.request_id] = node
+        if num_present <= num_published:
+            return []
+        stored = self._pages(self.tree.path_slots(node))
+        return [(index, stored[index]) for index in range(num_published, num_present) if stored[index] != block_table[index]]
+
+    def release(self, request: Request) -> None:
+        self.tree.unlock(self._locked.pop(request.request_id, self.tree.root))
+        self._inserted_len.pop(request.request_id, None)
+
+    def make_room(self, num_blocks: int) -> None:
+        eviction = self.tree.evict(num_blocks * self._page_size)
+        for node in eviction.nodes:
+            self._pool.free(reversed(self._pages(node.slots)))
+
+    def forget(self, block_id: int) -> bool:
+        return False  # the pool only hands out pages that the tree gave up before
+
+    def reset(self) -> None:
+        for node in self.tree.nodes():
+            self._pool.free(reversed(self._pages(node.slots)))
+        self.tree.reset()
+
+    def _pages(self, slots: array) -> Sequence[int]:
+        page_size = self._page_size
+        return slots if page_size == 1 else [slot // page_size for slot in slots[::page_size]]
+
+    def _slots(self, pages: list[int]) -> Sequence[int]:
+        page_size = self._page_size
+        if page_size == 1:
+            return pages
+        return [page * page_size + offset for page in pages for offset in range(page_size)]

@@ -1,0 +1,361 @@
+"""LLMEngine: wires the rooms together. One step: schedule, run, update.
+
+    engine = LLMEngine(EngineConfig(model="smollm2"))
+    outputs = engine.generate(["The capital of France is"], SamplingParams(temperature=0, max_tokens=8))
+
+For streaming, `add_request` and call `step` while `has_unfinished_requests`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError, EngineError, RequestRefused
+from engine.kvcache.cache_identity import LoRA, MultimodalItem
+from engine.kvcache.open_kv_cache import open_kv_cache
+from engine.metrics import PrefixCacheStats, RequestMetrics
+from engine.request import FinishReason, Request, SamplingParams
+from engine.runner import Runner, TokenLogprobs
+from engine.scheduler import Scheduler, SchedulerOutput
+
+if TYPE_CHECKING:
+    from engine.model.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+Prompt = str | Sequence[int]
+LoadProgress = Callable[[str, int, int], None]  # what is being loaded, done, total
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """What a request has produced so far; after `finished` it is final."""
+
+    request_id: str
+    prompt_token_ids: list[int] = field(repr=False)
+    output_token_ids: list[int] = field(repr=False)
+    new_token_ids: list[int] = field(repr=False)  # since the step before
+    text: str | None = field(repr=False)  # set when finished, if the engine has a tokenizer
+    finished: bool
+    finish_reason: FinishReason | None
+    num_cached_tokens: int  # tokens found in the prefix cache at the first admission
+    metrics: RequestMetrics = field(repr=False)
+    logprobs: list[TokenLogprobs] | None = field(default=None, repr=False)  # one per output token, if asked for
+    # One per prompt token, if asked for; None for the first token and for tokens whose logits were not computed.
+    prompt_logprobs: list[TokenLogprobs | None] | None = field(default=None, repr=False)
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from arrival to the first token."""
+        return self.metrics.ttft_s
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the engine keeps beside a request while it is unfinished."""
+
+    request: Request
+    logprobs: list[TokenLogprobs] | None
+    prompt_logprobs: dict[int, TokenLogprobs]
+
+
+class LLMEngine:
+    """Serves requests on one model, one pool and one prefix cache.
+
+    config     every choice; see EngineConfig
+    runner     computes steps; None loads config.model
+    tokenizer  text to ids and back; None with a runner of one's own: prompts are token ids
+    cache_dir  where converted models are kept; None: the user's cache folder
+    on_load    told about the progress of loading a model
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner | None = None,
+        tokenizer: Tokenizer | None = None,
+        *,
+        cache_dir: str | None = None,
+        on_load: LoadProgress | None = None,
+    ) -> None:
+        if runner is None:
+            from engine.model.loader import load_model
+            from engine.model.model_runner import ModelRunner
+
+            loaded = load_model(config, cache_dir=cache_dir, progress=on_load)
+            runner, tokenizer = ModelRunner(loaded, config), loaded.tokenizer
+        self.config = config
+        self.runner = runner
+        self.tokenizer = tokenizer
+        self.max_model_len = self._resolve_max_model_len()
+        num_blocks = config.num_blocks_for(runner.bytes_per_token())
+        self.manager, self._block_hasher = open_kv_cache(config, num_blocks, self.max_model_len, runner.now)
+        runner.allocate_kv(num_blocks, config.unit_size)
+        self.scheduler = Scheduler(config, self.manager, self.max_model_len)
+        self._records: dict[str, _Record] = {}
+        self._num_requests = 0
+
+    @property
+    def num_usable_tokens(self) -> int:
+        """Tokens the pool can hold."""
+        return self.manager.pool.num_usable * self.config.unit_size
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished_requests
+
+    def make_request(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        cache_salt: str | None = None,
+        lora: LoRA | None = None,
+        mm_items: Sequence[MultimodalItem] = (),
+        prompt_embeds: Sequence[bytes] | None = None,
+        priority: int = 0,
+    ) -> Request:
+        """A request of this engine, named block by block, without queueing it."""
+        if request_id is None:
+            request_id = f"request-{self._num_requests}"
+            self._num_requests += 1
+        return Request(
+            request_id,
+            self._token_ids(prompt),
+            sampling_params,
+            cache_salt=cache_salt,
+            lora=lora,
+            mm_items=mm_items,
+            prompt_embeds=prompt_embeds,
+            priority=priority,
+            arrival_time=self.runner.now(),
+            block_hasher=self._block_hasher,
+        )
+
+    def add_request(self, prompt: Prompt | Request, sampling_params: SamplingParams | None = None, **fields: Any) -> str:
+        """Queue a prompt (text or token ids) and return its request id; `fields` as in `make_request`.
+
+        Raises RequestRefused, naming the limit, for a request this engine can never serve.
+        """
+        request = prompt if isinstance(prompt, Request) else self.make_request(prompt, sampling_params, **fields)
+        self._check(request)
+        wants_logprobs = request.sampling_params.logprobs is not None
+        self._records[request.request_id] = _Record(request, [] if wants_logprobs else None, {})
+        self.scheduler.add_request(request)
+        return request.request_id
+
+    def abort_request(self, request_id: str) -> bool:
+        """End a request and free its blocks; False when there is no such unfinished request."""
+        record = self._records.pop(request_id, None)
+        if record is None:
+            return False
+        self.scheduler.finish(record.request, FinishReason.ABORT)
+        return True
+
+    def step(self) -> list[RequestOutput]:
+        """Compute one step; the outputs of the requests that got a token in it."""
+        plan = self.scheduler.schedule()
+        if not plan.scheduled:
+            return []
+        started_s = self.runner.now()
+        for request, _ in plan.admitted:
+            request.metrics.first_scheduled_s = started_s
+        try:
+            results = self.runner.execute(plan)
+        except BaseException:  # Ctrl-C too: blocks named in advance must not be served without content
+            self.scheduler.roll_back(plan)
+            raise
+        self.scheduler.update_from_output(plan, results.sampled_token_ids, self.runner.eos_token_ids)
+        for request_id, by_position in results.prompt_logprobs.items():
+            if request_id in self._records:
+                self._records[request_id].prompt_logprobs.update(by_position)
+        return self._outputs(plan, results.sampled_token_ids, results.logprobs)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+        **fields: Any,
+    ) -> list[RequestOutput]:
+        """Serve prompts to their end; outputs in the order of the prompts. `fields` as in `make_request`, for all.
+
+        On any error or interruption the requests still unfinished are aborted, so that the engine stays usable.
+        """
+        if isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], (str, Sequence))):
+            prompts = [prompts]  # one prompt: a text, or a list of ids
+        if not isinstance(sampling_params, Sequence):
+            sampling_params = [sampling_params or SamplingParams()] * len(prompts)
+        if len(sampling_params) != len(prompts):
+            raise ValueError(f"{len(sampling_params)} sampling_params for {len(prompts)} prompts; accepted: one, or one per prompt")
+        request_ids: list[str] = []
+        try:
+            for prompt, params in zip(prompts, sampling_params):
+                request_ids.append(self.add_request(prompt, params, **fields))
+            finished = self._run(request_ids, progress)
+        finally:
+            for request_id in request_ids:
+                self.abort_request(request_id)
+        return [finished[request_id] for request_id in request_ids]
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached content; False, with a logged reason, while requests hold blocks."""
+        success = self.manager.reset_prefix_cache()
+        if not success:
+            in_use = self.manager.pool.num_usable - self.manager.num_available
+            logger.warning("prefix cache not reset: %d blocks are in use; finish or abort the running requests first", in_use)
+        return success
+
+    def take_stats(self) -> PrefixCacheStats:
+        """Lookups and hits since the last call, in tokens."""
+        return self.manager.take_stats()
+
+    def _run(self, request_ids: Iterable[str], progress: bool) -> dict[str, RequestOutput]:
+        pending = set(request_ids)
+        finished: dict[str, RequestOutput] = {}
+        with _progress_bar(len(pending), progress) as advance:
+            while pending:
+                outputs = self.step()
+                if not outputs and not self.scheduler.running:
+                    raise EngineError("no waiting request can be admitted: the pool is held by requests that do not run")
+                for output in outputs:
+                    if output.finished and output.request_id in pending:
+                        pending.discard(output.request_id)
+                        finished[output.request_id] = output
+                        advance()
+        return finished
+
+    def _outputs(
+        self, plan: SchedulerOutput, token_ids: list[int | None], logprobs: list[TokenLogprobs | None]
+    ) -> list[RequestOutput]:
+        now_s = self.runner.now()
+        outputs: list[RequestOutput] = []
+        for item, token_id, token_logprobs in zip(plan.scheduled, token_ids, logprobs, strict=True):
+            record = self._records.get(item.request.request_id)
+            if token_id is None or record is None:
+                continue
+            request = record.request
+            request.metrics.token_times_s.append(now_s)
+            if record.logprobs is not None and token_logprobs is not None:
+                record.logprobs.append(token_logprobs)
+            text = self._stopped_text(request)
+            if text is not None:
+                self.scheduler.finish(request, FinishReason.STOP)
+                request.finish_reason = FinishReason.STOP  # also when the length ended it in this very step
+            if request.is_finished:
+                request.metrics.finished_s = now_s
+                del self._records[request.request_id]
+            outputs.append(self._output(record, [token_id], text))
+        return outputs
+
+    def _output(self, record: _Record, new_token_ids: list[int], stopped_text: str | None) -> RequestOutput:
+        request = record.request
+        text = stopped_text
+        if request.is_finished and text is None and self.tokenizer is not None:
+            text = self.tokenizer.decode(self._visible_ids(request))
+        prompt_logprobs = None
+        if request.sampling_params.prompt_logprobs is not None:
+            prompt_logprobs = [record.prompt_logprobs.get(position) for position in range(request.num_prompt_tokens)]
+        return RequestOutput(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            output_token_ids=request.output_token_ids,
+            new_token_ids=new_token_ids,
+            text=text,
+            finished=request.is_finished,
+            finish_reason=request.finish_reason,
+            num_cached_tokens=request.num_cached_tokens or 0,
+            metrics=request.metrics,
+            logprobs=record.logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def _visible_ids(self, request: Request) -> list[int]:
+        """Output ids without the token that ended the request."""
+        ids = request.output_token_ids
+        ended_by_token = request.finish_reason is FinishReason.STOP and ids
+        stop_ids = self.runner.eos_token_ids.union(request.sampling_params.stop_token_ids)
+        return ids[:-1] if ended_by_token and ids[-1] in stop_ids else ids
+
+    def _stopped_text(self, request: Request) -> str | None:
+        """The output text before the first stop text; None when none has appeared."""
+        stops = request.sampling_params.stop
+        if not stops:
+            return None
+        # A stop text of n characters has at most 4n bytes, and a token at least one: only so many can be new.
+        window = request.output_token_ids[-(4 * max(len(stop) for stop in stops) + 4) :]
+        if not any(stop in self.tokenizer.decode(window) for stop in stops):
+            return None
+        text = self.tokenizer.decode(request.output_token_ids)
+        cuts = [text.find(stop) for stop in stops if stop in text]
+        return text[: min(cuts)] if cuts else None
+
+    def _token_ids(self, prompt: Prompt) -> Sequence[int]:
+        if not isinstance(prompt, str):
+            return prompt
+        if self.tokenizer is None:
+            raise RequestRefused("a text prompt, but this engine has no tokenizer; accepted: token ids")
+        return self.tokenizer.encode(prompt)
+
+    def _check(self, request: Request) -> None:
+        if request.request_id in self._records:
+            raise RequestRefused(f"request id {request.request_id!r} is in use; accepted: an id of no unfinished request")
+        vocab_size = self.runner.vocab_size
+        if min(request.all_token_ids) < 0 or max(request.all_token_ids) >= vocab_size:
+            raise RequestRefused(f"a token id outside the vocabulary; accepted: 0 to {vocab_size - 1}")
+        if request.sampling_params.stop and self.tokenizer is None:
+            raise RequestRefused("stop texts, but this engine has no tokenizer; accepted: stop_token_ids")
+        identity = request.identity
+        if not self.runner.is_simulated and (identity.lora or identity.mm_items or identity.prompt_embeds is not None):
+            # Serving them without applying them would be a wrong answer without an error.
+            raise RequestRefused("LoRA, images or prompt embeddings, which the real model runner does not apply; accepted: cache_salt")
+        num_tokens = request.num_prompt_tokens + request.sampling_params.max_tokens
+        wanted = f"prompt of {request.num_prompt_tokens} tokens + max_tokens {request.sampling_params.max_tokens} = {num_tokens}"
+        if num_tokens > self.max_model_len:
+            raise RequestRefused(f"{wanted} exceeds max_model_len {self.max_model_len}")
+        if num_tokens > self.num_usable_tokens:
+            pool = self.manager.pool
+            raise RequestRefused(
+                f"{wanted} exceeds the pool's {self.num_usable_tokens} tokens"
+                f" (num_gpu_blocks {pool.num_blocks}, one of them the null block, of {self.config.unit_size} tokens)"
+            )
+        # Preempted, it would have to recompute all it has in one step.
+        if not self.config.enable_chunked_prefill and num_tokens - 1 > self.config.max_num_batched_tokens:
+            raise RequestRefused(
+                f"{wanted} exceeds max_num_batched_tokens {self.config.max_num_batched_tokens} + 1, with chunked prefill off"
+            )
+
+    def _resolve_max_model_len(self) -> int:
+        limit = self.runner.max_model_len
+        if self.config.max_model_len is None:
+            return limit
+        if self.config.max_model_len > limit:
+            raise ConfigError("max_model_len", self.config.max_model_len, f"1 to {limit}, what the model allows")
+        return self.config.max_model_len
+
+
+class _progress_bar:
+    """A context that gives a function to call once per finished request; silent unless shown."""
+
+    def __init__(self, total: int, shown: bool) -> None:
+        self._total, self._shown, self._bar = total, shown, None
+
+    def __enter__(self) -> Callable[[], None]:
+        if not self._shown:
+            return lambda: None
+        from rich.console import Console
+        from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, BarColumn
+
+        self._bar = Progress("requests", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True))
+        task = self._bar.add_task("requests", total=self._total)
+        self._bar.start()
+        return lambda: self._bar.advance(task)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,88 @@
+"""Counters, time stamps, and the formulas over them.
+
+Token counts come from the engine's own accounting, never from timing. `queries` counts every token of each
+request that did a lookup (the whole length, although the last token can never hit), `hits` the tokens found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class PrefixCacheStats:
+    """Prefix-cache lookups since the last reading; lookups of preempted requests are counted apart.
+
+    Source: vLLM 0.32.0, v1/metrics/stats.py (fields and their meaning).
+    """
+
+    reset: bool = False  # a reset of the cache succeeded since the last reading
+    requests: int = 0
+    queries: int = 0  # tokens
+    hits: int = 0  # tokens
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+
+    def record(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
+        """Count one admitted request that looked its prefix up; both numbers in tokens."""
+        if preempted:
+            # A resumed request finds its own blocks again: that is survival, not reuse between requests.
+            self.preempted_requests += 1
+            self.preempted_queries += num_tokens
+            self.preempted_hits += num_hits
+        else:
+            self.requests += 1
+            self.queries += num_tokens
+            self.hits += num_hits
+
+    def add(self, other: PrefixCacheStats) -> None:
+        """Add another reading's counts to this one."""
+        self.reset = self.reset or other.reset
+        self.requests += other.requests
+        self.queries += other.queries
+        self.hits += other.hits
+        self.preempted_requests += other.preempted_requests
+        self.preempted_queries += other.preempted_queries
+        self.preempted_hits += other.preempted_hits
+
+    @property
+    def hit_rate(self) -> float:
+        """Token-weighted: hits / queries, 0.0 before the first lookup."""
+        return self.hits / self.queries if self.queries else 0.0
+
+    @property
+    def survival_fraction(self) -> float | None:
+        """Share of a preempted request's tokens still cached when it resumed; None if none resumed."""
+        return self.preempted_hits / self.preempted_queries if self.preempted_queries else None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Time stamps of one request, in seconds of the engine's clock (virtual on the simulated runner)."""
+
+    arrival_s: float
+    first_scheduled_s: float | None = None
+    token_times_s: list[float] = field(default_factory=list)  # one stamp per output token
+    finished_s: float | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to the first output token, from arrival; None before it."""
+        return self.token_times_s[0] - self.arrival_s if self.token_times_s else None
+
+    @property
+    def itl_s(self) -> list[float]:
+        """Gaps between successive output tokens."""
+        return [later - earlier for earlier, later in zip(self.token_times_s, self.token_times_s[1:])]
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean gap between output tokens; None with fewer than two."""
+        gaps = self.itl_s
+        return sum(gaps) / len(gaps) if gaps else None
+
+    @property
+    def e2e_s(self) -> float | None:
+        """Arrival to end; None while unfinished."""
+        return None if self.finished_s is None else self.finished_s - self.arrival_s

@@ -1,0 +1,164 @@
+"""Lab 02: what does caching buy when prompts repeat?
+
+Background. The protocol of vLLM's benchmark_prefix_caching: a few prompts, each repeated, shuffled, all sent at once, with
+the cache on and off. That script prints one time; this lab predicts the hits first, alternates on and off so that a
+drifting machine does not decide, and shows the spread.
+
+Predicted. With L prompt tokens and N repeats in a cache with blocks of B tokens, all but the requests that must compute the
+prompt themselves reuse B·⌊(L−1)/B⌋. With the hash cache only the first must (blocks are findable when slots are
+allocated); with the radix cache all that share the first step must (content is findable after the step).
+
+How to read it. Hits must equal the law. The time ratio is a ceiling for real traffic: decoding, which no prefix cache
+shortens, is part of both times.
+
+Sources: vLLM 0.32.0, benchmarks/benchmark_prefix_caching.py; labs/theory.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from labs import theory
+from labs.measure import ratio_of_medians
+from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.series import prove_cold
+from labs.targets.base import Target
+from labs.workload import TokenIds, repeated_prompts, workload_digest
+
+
+@dataclass(frozen=True)
+class Config:
+    """The benchmark's sizes; its names where it has one."""
+
+    num_prompts: int = 1
+    repeat_count: int = 20  # requests per prompt
+    input_tokens: int = 256  # per prompt
+    output_len: int = 10  # tokens generated per request
+    trials: int = 3  # runs with the cache on, and as many with it off
+    block_size: int = 16  # of the hash cache
+    page_size: int = 1  # of the radix cache
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = {"repeat_count": 2, "input_tokens": 2, "seed": 0}.get(name, 1)
+            if value < least:
+                raise ValueError(f"{name} is {value}; accepted: a whole number from {least}")
+        if self.num_prompts > 256:
+            raise ValueError(f"num_prompts is {self.num_prompts}; accepted: a whole number from 1 to 256")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One cache: how it is opened, and which of its requests must compute their prompt themselves."""
+
+    title: str
+    unit: int
+    engine_fields: dict[str, Any]
+    publishes_at_allocation: bool
+
+
+def run(session: LabSession, config: Config) -> LabReport:
+    """Alternate the cache on and off, for both caches."""
+    probe = session.open_target(num_gpu_blocks=2)
+    vocab_size, engine_config = probe.info.vocab_size, probe.info.config
+    probe.close()
+    # The last id begins the canary: no measured prompt may begin with it.
+    prompts = repeated_prompts(vocab_size - 1, config.seed, config.num_prompts, config.input_tokens, config.repeat_count)
+    canary = (vocab_size - 1,) * 48
+    arms = [
+        Arm(f"hash cache, block {config.block_size}", config.block_size, {"prefix_cache": "hash", "block_size": config.block_size}, True),
+        Arm(f"radix cache, page {config.page_size}", config.page_size, {"prefix_cache": "radix", "page_size": config.page_size}, False),
+    ]
+    session.expect(len(arms) * 2 * config.trials * len(prompts))
+    measurements: list[Measurement] = []
+    findings: list[str] = []
+    cold = True
+    for arm in arms:
+        hits = _predict_hits(config, arm, prompts, engine_config)
+        found, finding, started_cold = _run_arm(session, config, arm, prompts, canary, hits)
+        measurements += found
+        findings.append(finding)
+        cold = cold and started_cold
+    return LabReport(
+        tuple(measurements),
+        "cold" if cold else "uncontrolled",
+        tuple(findings),
+        "Repeats cost what is new in them: the last block of the prompt and the tokens generated. The ratio is smaller than "
+        "the share of prompt tokens saved, because generated tokens cost the same either way; long prompts with short answers "
+        "gain most. Sent at once to a cache that publishes after the step, the first step's twins all compute the prompt: "
+        "send one request ahead, or let the scheduler hold twins back.",
+        {"workload": workload_digest([prompts])},
+    )
+
+
+def _predict_hits(
+    config: Config, arm: Arm, prompts: tuple[TokenIds, ...], engine_config: dict[str, Any]
+) -> Prediction | None:
+    """Hits of all requests; None where they depend on which steps the shuffled prompts share."""
+    length, num_prompts = config.input_tokens, config.num_prompts
+    if arm.publishes_at_allocation:
+        # Each prompt pays once; its later requests find it, in whatever step they come.
+        value = num_prompts * theory.concurrent_repeat_hits(config.repeat_count, 1, length, arm.unit)
+        text = theory.predict(theory.concurrent_repeat_hits, config.repeat_count, 1, length, arm.unit).law
+        return Prediction(value, text if num_prompts == 1 else f"{num_prompts} × {text}")
+    budget, seats = engine_config["max_num_batched_tokens"], engine_config["max_num_seqs"]
+    first_step = theory.first_step_requests(len(prompts), length, budget, seats)
+    if num_prompts > 1 and first_step < len(prompts):
+        return None
+    return Prediction(*theory.predict(theory.concurrent_repeat_hits, len(prompts), first_step, length, arm.unit))
+
+
+def _run_arm(
+    session: LabSession, config: Config, arm: Arm, prompts: tuple[TokenIds, ...], canary: TokenIds, hits: Prediction | None
+) -> tuple[list[Measurement], str, bool]:
+    row = f"{config.num_prompts} × {config.repeat_count} prompts of {config.input_tokens} tokens"
+    pool = -(-len(prompts) * (config.input_tokens + config.output_len + arm.unit) // arm.unit) + 256
+    on = session.open_target(**arm.engine_fields, num_gpu_blocks=pool)
+    off = session.open_target(**arm.engine_fields, num_gpu_blocks=pool, enable_prefix_caching=False)
+    cold, found_hits, looked_up = True, [], []
+    times: dict[str, list[float]] = {"on": [], "off": []}
+    try:
+        for _ in range(config.trials):
+            cold = prove_cold(session, on, canary) and cold
+            times["on"].append(_send(session, on, arm.title, prompts, config.output_len))
+            counted = on.counters()
+            found_hits.append(counted.hits)
+            looked_up.append(counted.queries)
+            off.complete(canary)
+            times["off"].append(_send(session, off, arm.title, prompts, config.output_len))
+    finally:
+        on.close()
+        off.close()
+    queries = Prediction(*theory.predict(theory.queries, len(prompts), config.input_tokens))
+    measurements = [
+        Measurement("hits", "tokens", tuple(found_hits), arm.title, row, hits, key=True),
+        Measurement("queries", "tokens", tuple(looked_up), arm.title, row, queries),
+        Measurement("time_on", "s", tuple(times["on"]), arm.title, row),
+        Measurement("time_off", "s", tuple(times["off"]), arm.title, row),
+    ]
+    session.record(*measurements)
+    ratio = ratio_of_medians(times["off"], times["on"])
+    finding = (
+        f"{arm.title}: {found_hits[0] / looked_up[0]:.1%} of the prompt tokens from the cache; "
+        f"{ratio.value:.2f} times as fast as with the cache off [{ratio.low:.2f}–{ratio.high:.2f}, {config.trials} trials each]"
+    )
+    return measurements, finding, cold
+
+
+def _send(session: LabSession, target: Target, title: str, prompts: tuple[TokenIds, ...], output_len: int) -> float:
+    """Seconds from sending all prompts at once to the last token."""
+    completions = target.complete_all(prompts, max_tokens=output_len)
+    session.progress(f"{title}: {len(prompts)} requests", len(prompts))
+    return max(completion.e2e_s for completion in completions)
+
+
+LAB = Lab(
+    number=2,
+    name="repeat-prompt-throughput",
+    question="What does caching buy when prompts repeat?",
+    config_type=Config,
+    quick=Config(repeat_count=5, input_tokens=128, trials=2),
+    run=run,
+)

@@ -1,0 +1,108 @@
+"""Lab, Prediction, Measurement, LabReport: what every lab asks, predicts, measures and concludes.
+
+A lab's `run` gets a `LabSession` and its configuration. It computes each prediction with `labs/theory.py` before
+the run that tests it, hands every finished measurement to `session.record(...)` (so that an interrupted run
+keeps what it has), and returns a LabReport.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Protocol
+
+from labs.targets.base import OpenTarget
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A value computed from theory before the run, with the law that gave it."""
+
+    value: float | int
+    law: str  # the formula with its numbers filled in, for people
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One quantity of one scenario, with all raw samples.
+
+    An integer quantity with a prediction must equal it exactly; a time carries its spread and is not judged.
+    """
+
+    name: str  # "hits", "queries", "ttft_cold", ... ; columns of the table
+    unit: str  # "tokens", "s", "ratio", ...
+    samples: tuple[float | int, ...]  # raw values; counts have one
+    group: str = ""  # table title, e.g. "radix cache, page 16"
+    row: str = ""  # table row, e.g. "fresh salt per request"
+    predicted: Prediction | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)  # what the scenario varied
+    note: str = ""  # one line shown under the table
+    key: bool = False  # whether its law is shown under the table; every law is in the record
+
+    @property
+    def value(self) -> float | int:
+        """The sample, or the median of several."""
+        return self.samples[0] if len(self.samples) == 1 else statistics.median(self.samples)
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether prediction and every sample are equal; None when nothing was predicted."""
+        if self.predicted is None:
+            return None
+        return all(sample == self.predicted.value for sample in self.samples)
+
+
+@dataclass(frozen=True)
+class LabReport:
+    """Everything one run of a lab found."""
+
+    measurements: tuple[Measurement, ...]
+    cache_state: str  # "cold" (verified by a canary), "primed" or "uncontrolled"
+    findings: tuple[str, ...] = ()  # one line each: verdicts with their evidence
+    conclusion: str = ""  # a readable closing paragraph: what happened, what to do in production
+    details: Mapping[str, Any] = field(default_factory=dict)  # further JSON-ready evidence; no prompts, no salts
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every prediction was met."""
+        return all(measurement.agrees is not False for measurement in self.measurements)
+
+
+class LabSession(Protocol):
+    """What the command gives a running lab."""
+
+    open_target: OpenTarget
+
+    def record(self, *measurements: Measurement) -> None:
+        """Keep finished measurements, even if the run is interrupted later."""
+        ...
+
+    def cold(self, state: str) -> None:
+        """Report the cache state reached so far: "cold", "primed" or "uncontrolled"."""
+        ...
+
+    def expect(self, num_requests: int) -> None:
+        """Announce how many more requests the lab will send, for the progress bar."""
+        ...
+
+    def progress(self, label: str, num_requests: int = 1) -> None:
+        """Say what is running now and count finished requests."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One question. A file `labs/lab_NN_topic.py` defines one as LAB and is found by `labs/catalog.py`."""
+
+    number: int
+    name: str  # "prefix-cache-hit-rate"
+    question: str
+    config_type: type  # frozen dataclass; each field settable with --set
+    quick: Any  # a config_type instance that finishes in seconds
+    run: Callable[[LabSession, Any], LabReport]
+    full: Any = None  # a config_type instance for --full; None: the default is already full length
+    targets: tuple[str, ...] = ("engine", "sim")  # the targets it makes sense on
+
+    @property
+    def title(self) -> str:
+        return f"Lab {self.number:02d}: {self.question}"

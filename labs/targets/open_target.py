@@ -1,0 +1,88 @@
+"""From a target's name to something that opens it: "engine", "sim", or (not yet) a URL."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from labs.targets.base import OpenTarget, Target, TargetUnavailable
+from labs.targets.in_process import InProcessTarget
+
+TARGETS = ("engine", "sim")
+SIM_MODEL = "llama-3-8b"
+SIM_GPU = "H100 SXM"
+
+LoadProgress = Callable[[str, int, int], None]
+
+
+def open_target_factory(
+    target: str,
+    config: EngineConfig,
+    *,
+    gpu: str | None = None,
+    cache_dir: str | None = None,
+    progress: LoadProgress | None = None,
+) -> OpenTarget:
+    """What a lab calls to open its target.
+
+    target     "engine" (a real model in this process) or "sim" (the same scheduler and caches, simulated time)
+    config     settings a lab does not choose itself: model, dtype, device, seed
+    gpu        for "sim": whose speed is simulated
+    cache_dir  where converted models are kept
+    progress   told about the progress of loading a model
+
+    Raises TargetUnavailable for a server's URL, ConfigError for any other name.
+    """
+    if target.startswith(("http://", "https://")):
+        raise TargetUnavailable(f"labs cannot run on a server yet ({target}); accepted targets: " + ", ".join(TARGETS))
+    if target == "sim":
+        return _OpenSimulated(config, gpu or SIM_GPU)
+    if target == "engine":
+        return _OpenEngine(config, cache_dir, progress)
+    raise ConfigError("target", target, ", ".join(TARGETS))
+
+
+class _OpenEngine:
+    """Opens engines over one real model, loaded at the first call and shared by all."""
+
+    kind = "engine"
+
+    def __init__(self, config: EngineConfig, cache_dir: str | None, progress: LoadProgress | None) -> None:
+        self._config, self._cache_dir, self._progress = config, cache_dir, progress
+        self._loaded: Any = None
+
+    def __call__(self, **engine_fields: Any) -> Target:
+        # Checked before the model is loaded: a wrong field should not cost half a minute.
+        config = self._config.replace(**engine_fields)
+
+        from engine.llm_engine import LLMEngine
+        from engine.model.loader import load_model
+        from engine.model.model_runner import ModelRunner
+
+        if self._loaded is None:
+            self._loaded = load_model(self._config, cache_dir=self._cache_dir, progress=self._progress)
+        loaded = self._loaded
+        engine = LLMEngine(config, ModelRunner(loaded, config), loaded.tokenizer)
+        dtype, device = str(loaded.dtype).removeprefix("torch."), str(loaded.device)
+        return InProcessTarget(engine, self.kind, config.model, dtype, device)
+
+
+class _OpenSimulated:
+    """Opens engines over the simulated runner: no model, no torch, no tokenizer."""
+
+    kind = "sim"
+
+    def __init__(self, config: EngineConfig, gpu: str) -> None:
+        from engine.model.simulated_runner import SimulatedRunner
+
+        self._config, self._gpu = config, gpu
+        SimulatedRunner(model=config.model, gpu=gpu)  # a wrong name is reported before the lab starts
+
+    def __call__(self, **engine_fields: Any) -> Target:
+        from engine.llm_engine import LLMEngine
+        from engine.model.simulated_runner import SimulatedRunner
+
+        config = self._config.replace(**engine_fields)
+        engine = LLMEngine(config, SimulatedRunner(model=config.model, gpu=self._gpu))
+        return InProcessTarget(engine, self.kind, config.model, "bfloat16", f"simulated {self._gpu}")
