@@ -39,11 +39,11 @@ class CatalogEntry:
 
     @property
     def source_files(self) -> dict[str, Path]:
-        """The files whose content decides the lab's predictions and steps, by their name in a record."""
+        """The files that decide predictions and steps, by their name in a record: the lab's own, and all that labs share."""
         files = {f"labs/{self.path.name}": self.path}
-        theory = Path(labs.__file__).parent / "theory.py"
-        if theory.exists():
-            files["labs/theory.py"] = theory
+        for path in sorted(Path(labs.__file__).parent.glob("*.py")):
+            if not _FILE_NAME.fullmatch(path.stem):
+                files[f"labs/{path.name}"] = path
         return files
 
     def load(self) -> Lab:

@@ -4,7 +4,7 @@ The evidence is the first position where their token ids differ, and their cache
 embeddings). From it follows one cause:
 
     identity     the ids agree far enough for a hit, but the keys carry different identities
-    front        the ids differ within the first block: nothing can match, whatever follows
+    front        the ids differ at position 0: nothing can match, whatever follows
     divergence   the ids differ later: the blocks before that point are reused
     too short    the shared part is shorter than one block
     last token   the ids are equal: everything but the last token's block is reused
@@ -88,7 +88,7 @@ def compare(first: SentRequest, second: SentRequest, unit: int) -> PairDiagnosis
 def _cause(identity: tuple[str, ...], position: int | None, common: int, by_ids: int, unit: int, shorter: int) -> str:
     if identity and by_ids:
         return "identity"
-    if position is not None and position < unit:
+    if position == 0:
         return "front"
     if not by_ids:
         return "too short"

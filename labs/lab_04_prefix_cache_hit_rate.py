@@ -265,6 +265,7 @@ def _verdict(target: Target, series: Series, unit: int) -> str:
     readings = {
         "identity": f"a salt, not the text: {pair.lost_tokens:,} tokens would be reused if the identities were equal",
         "front": f"something in front: {pair.lost_tokens:,} equal tokens behind it are lost with their blocks",
+        "too short": f"what they share is shorter than one block of {unit}",
     }
     return f"{readings.get(pair.cause, pair.cause)}. {pair.evidence}"
 

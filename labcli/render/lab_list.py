@@ -1,0 +1,22 @@
+"""The list of labs as a table."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from labs.protocol import Lab
+
+
+def lab_table(labs: Sequence[Lab]) -> Table:
+    """One row a lab; the question takes the room that is left."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("lab", no_wrap=True)
+    table.add_column("name", no_wrap=True)
+    table.add_column("question", ratio=1)
+    table.add_column("targets", no_wrap=True)
+    for lab in labs:
+        table.add_row(f"{lab.number:02d}", lab.name, Text(lab.question), ", ".join(lab.targets))
+    return table

@@ -1,0 +1,192 @@
+"""A lab's record as people read it: tables, laws, findings, the conclusion, the record's path.
+
+One table for each group of measurements, one line for each row; predicted, measured, equal or not:
+
+                       hits
+    scenario          pred.   meas.  =  ttft_cold
+    shared fraction  18,000  18,000  ✓  82.3 ms [80.1–90.4]
+
+Quantities that are too many for the terminal's width go on in a further table. Nothing is ever cut off.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import Sequence
+
+from rich.console import Console
+from rich.measure import Measurement as Width
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from labcli.record import ResultRecord
+from labcli.render.quantity import format_samples, format_value
+from labs.protocol import Measurement
+
+_MARKS = {True: Text("✓", style="green"), False: Text("✗", style="bold red"), None: Text("")}
+
+
+def print_lab_report(record: ResultRecord, path: Path | None, console: Console | None = None) -> None:
+    """Print the whole report on stdout, or on the console given."""
+    console = console or Console(highlight=False)
+    number = record.lab["number"]
+    title = record.lab["question"] if number is None else f"Lab {number:02d}: {record.lab['question']}"
+    console.print(Text(title, style="bold"))
+    console.print(Text(_conditions(record), style="dim"))
+    for group, measurements in _groups(record.measurements):
+        console.print()
+        if group:
+            console.print(Text(group, style="bold"))
+        _print_tables(console, measurements)
+        _print_laws_and_notes(console, measurements)
+    if record.findings:
+        console.print()
+        console.print(Text("Findings", style="bold"))
+        for finding in record.findings:
+            _print_hanging(console, "-", finding)
+    if record.conclusion:
+        console.print()
+        console.print(Text("Conclusion", style="bold"))
+        console.print(Text(record.conclusion))
+    console.print()
+    console.print(Text(_verdict(record), style="bold red" if record.missed else "bold green"))
+    if path is not None:
+        console.print(Text(f"record: {path}"), soft_wrap=True)  # a path stays whole, to be copied
+
+
+def _conditions(record: ResultRecord) -> str:
+    parts = [f"target {record.target['kind']}"]
+    opened = record.target.get("opened") or []
+    if opened:
+        parts.append(" ".join((opened[0]["model"], opened[0]["dtype"], "on", opened[0]["device"])))
+    if record.target.get("gpu"):
+        parts.append(f"gpu {record.target['gpu']}")
+    if record.cache_state is not None:
+        parts.append(f"cache {record.cache_state} at the start")
+    return " · ".join(parts)
+
+
+def _verdict(record: ResultRecord) -> str:
+    if not record.num_predictions:
+        return "nothing was predicted"
+    met = record.num_predictions - len(record.missed)
+    return f"{met:,} of {record.num_predictions:,} predictions met exactly"
+
+
+def _groups(measurements: Sequence[Measurement]) -> list[tuple[str, list[Measurement]]]:
+    """Measurements by group, in the order in which each group first appears."""
+    groups: dict[str, list[Measurement]] = {}
+    for measurement in measurements:
+        groups.setdefault(measurement.group, []).append(measurement)
+    return list(groups.items())
+
+
+def _print_tables(console: Console, measurements: Sequence[Measurement]) -> None:
+    """As few tables as the width allows, the quantities in their order."""
+    names = list(dict.fromkeys(one.name for one in measurements))
+    while names:
+        # The longest run of quantities that fits; a lone one that does not is told line by line.
+        for count in range(len(names), 0, -1):
+            part = [one for one in measurements if one.name in names[:count]]
+            table = _row_table(part)
+            if _widths(console, table).maximum <= console.width:
+                break
+            if count == 1 and _widths(console, table).minimum > console.width:
+                table = _line_table(part)
+        console.print(table)
+        names = names[count:]
+        if names:
+            console.print()
+
+
+def _widths(console: Console, table: Table) -> Width:
+    return Width.get(console, console.options.update(width=10_000), table)
+
+
+def _new_table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+
+
+def _row_table(measurements: Sequence[Measurement]) -> Table:
+    """One line a row, the quantities side by side."""
+    names = list(dict.fromkeys(one.name for one in measurements))
+    predicted_names = {one.name for one in measurements if one.predicted is not None}
+    cells = {(one.row, one.name): one for one in measurements}
+    table = _new_table()
+    table.add_column("\nscenario" if predicted_names else "scenario", overflow="fold")
+    for name in names:
+        if name in predicted_names:
+            table.add_column(f"{name}\npred.", justify="right", no_wrap=True)
+            table.add_column("\nmeas.", justify="right", no_wrap=True)
+            table.add_column("\n=", no_wrap=True)
+        else:
+            table.add_column(f"\n{name}" if predicted_names else name, no_wrap=True)
+    for row in dict.fromkeys(one.row for one in measurements):
+        line: list[str | Text] = [Text(row)]
+        for name in names:
+            three = _cells(cells[row, name]) if (row, name) in cells else ["", "", ""]
+            line.extend(three if name in predicted_names else three[1:2])
+        table.add_row(*line)
+    return table
+
+
+def _line_table(measurements: Sequence[Measurement]) -> Table:
+    """One line a quantity; the row's name stands on its first line."""
+    table = _new_table()
+    table.add_column("scenario", overflow="fold")
+    table.add_column("quantity", no_wrap=True)
+    predicted = any(one.predicted is not None for one in measurements)
+    if predicted:
+        table.add_column("predicted", justify="right", no_wrap=True)
+    table.add_column("measured", justify="right" if predicted else "left", no_wrap=True)
+    if predicted:
+        table.add_column("=", no_wrap=True)
+    for row, group in groupby(measurements, key=lambda one: one.row):
+        label = Text(row)
+        for one in group:
+            cells = _cells(one)
+            table.add_row(label, one.name, *(cells if predicted else cells[1:2]))
+            label = Text("")
+    return table
+
+
+def _cells(one: Measurement) -> list[str | Text]:
+    """Predicted, measured, equal or not; without a prediction the measured value alone is told."""
+    measured = format_samples(one.samples, one.unit)
+    if one.predicted is None:
+        return ["", measured, ""]
+    return [format_value(one.predicted.value, one.unit), measured, _MARKS[one.agrees]]
+
+
+def _print_laws_and_notes(console: Console, measurements: Sequence[Measurement]) -> None:
+    """The laws the lab calls key, those of missed predictions, and notes; every law is in the record."""
+    all_rows = {one.row for one in measurements}
+    laws: dict[tuple[str, str], list[str]] = {}
+    notes: dict[str, list[str]] = {}
+    for one in measurements:
+        if one.predicted is not None and (one.key or one.agrees is False):
+            laws.setdefault((one.name, one.predicted.law), []).append(one.row)
+        if one.note:
+            notes.setdefault(one.note, []).append(one.row)
+    for (name, law), rows in laws.items():
+        _print_hanging(console, "law ", f"{name} = {law}{_rows(rows, all_rows)}")
+    for note, rows in notes.items():
+        _print_hanging(console, "note", f"{note}{_rows(rows, all_rows)}")
+
+
+def _rows(rows: Sequence[str], all_rows: set[str]) -> str:
+    distinct = [row for row in dict.fromkeys(rows) if row]
+    if not distinct or (set(distinct) == all_rows and len(all_rows) > 1):
+        return ""
+    return f"  ({'; '.join(distinct)})"
+
+
+def _print_hanging(console: Console, mark: str, text: str) -> None:
+    """`mark text`, with later lines of the text below its first."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(ratio=1)
+    grid.add_row(mark, Text(text))
+    console.print(Padding(grid, (0, 0, 0, 2)))

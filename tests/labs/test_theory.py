@@ -1,0 +1,255 @@
+"""The laws: their worked numbers, their edges, and what holds for all sizes."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.cost_model import gpu_by_name, model_shape
+from labs import theory
+from labs.protocol import Prediction
+from labs.theory import predict
+
+LLAMA = model_shape("llama-3-8b")
+H100 = gpu_by_name("H100 SXM")
+MFU = 0.45
+
+units = st.sampled_from([1, 2, 8, 16, 784])
+lengths = st.integers(1, 5000)
+
+
+def cached_tokens(prompts, unit):
+    """Hits of prompts sent one after the other, by comparing whole units token by token: the laws' slow twin."""
+    hits, earlier = [], []
+    for prompt in prompts:
+        best = 0
+        for other in earlier:
+            num_units = 0
+            while (
+                (num_units + 1) * unit <= min(len(prompt) - 1, len(other))
+                and prompt[num_units * unit : (num_units + 1) * unit] == other[num_units * unit : (num_units + 1) * unit]
+            ):
+                num_units += 1
+            best = max(best, num_units * unit)
+        hits.append(best)
+        earlier.append(prompt)
+    return hits
+
+
+def prompts_sharing(num_requests, shared_tokens, tail_tokens):
+    """Requests that share their first tokens and have a tail of their own number, repeated."""
+    return [[-1] * shared_tokens + [request] * tail_tokens for request in range(num_requests)]
+
+
+@pytest.mark.parametrize(
+    "prompt_tokens, unit, hits",
+    [
+        (1999, 16, 1984), (2000, 16, 1984), (2001, 16, 2000), (2200, 16, 2192), (2000, 1, 1999),
+        (1, 16, 0), (16, 16, 0), (17, 16, 16),
+    ],
+)  # fmt: skip
+def test_a_repeat_reuses_whole_units_and_never_the_last_token(prompt_tokens, unit, hits):
+    assert theory.repeat(prompt_tokens, unit) == hits
+
+
+def test_a_prompt_of_2200_tokens_has_137_full_blocks_and_125_of_them_are_shared():
+    assert theory.full_blocks(2200, 16) == 137
+    assert theory.reuse(2000, 2200, 16) == 125 * 16
+
+
+def test_a_prefix_shorter_than_a_block_is_never_reused():
+    assert theory.shared_prefix_hits(49, 240, 900, 784) == 0
+    assert theory.shared_prefix_hits(49, 240, 900, 16) == 48 * 240
+
+
+def test_ten_requests_that_share_2000_of_2200_tokens_hit_18000_of_22000():
+    assert theory.shared_prefix_hits(10, 2000, 2200, 16) == 18_000
+    assert theory.queries(10, 2200) == 22_000
+
+
+@given(match_tokens=lengths, prompt_tokens=lengths, unit=units)
+def test_reuse_is_whole_units_loses_less_than_one_and_leaves_a_token(match_tokens, prompt_tokens, unit):
+    hits = theory.reuse(match_tokens, prompt_tokens, unit)
+    assert hits % unit == 0
+    assert hits <= prompt_tokens - 1
+    assert 0 <= min(match_tokens, prompt_tokens - 1) - hits < unit
+
+
+@given(
+    num_requests=st.integers(1, 5), shared=st.integers(0, 40), tail=st.integers(1, 20), extra=st.integers(1, 20),
+    unit=st.sampled_from([1, 4, 16]),
+)  # fmt: skip
+def test_the_laws_of_series_equal_a_search_through_the_earlier_prompts(num_requests, shared, tail, extra, unit):
+    length = shared + tail
+    prompts = prompts_sharing(num_requests, shared, tail)
+    assert sum(cached_tokens(prompts, unit)) == theory.shared_prefix_hits(num_requests, shared, length, unit)
+    same = [[-2] * extra + prompt for prompt in prompts]
+    assert sum(cached_tokens(same, unit)) == theory.shared_extra_hits(num_requests, extra, shared, length, unit)
+    own = [[~100 - number] * extra + prompt for number, prompt in enumerate(prompts)]
+    assert sum(cached_tokens(own, unit)) == theory.unique_prepend_hits(num_requests, extra, length, unit) == 0
+    after = [p[:shared] + [100 + number] * extra + p[shared:] for number, p in enumerate(prompts)]
+    assert sum(cached_tokens(after, unit)) == theory.unique_append_hits(num_requests, extra, shared, length, unit)
+    assert sum(cached_tokens([prompts[0]] * 2, unit)) == theory.repeat(length, unit)
+
+
+@pytest.mark.parametrize(
+    "unit, unique_before, same_before, unique_after, same_after", [(16, 0, 2000, 2000, 2000), (1, 0, 2001, 2000, 2001)]
+)
+def test_one_extra_token_costs_everything_before_the_prefix_and_nothing_after_it(
+    unit, unique_before, same_before, unique_after, same_after
+):
+    assert theory.unique_prepend_hits(2, 1, 2200, unit) == unique_before
+    assert theory.shared_extra_hits(2, 1, 2000, 2200, unit) == same_before == same_after
+    assert theory.unique_append_hits(2, 1, 2000, 2200, unit) == unique_after
+
+
+@pytest.mark.parametrize("num_prepended", range(1, 33))
+def test_no_shift_saves_a_prefix_not_even_one_by_whole_blocks(num_prepended):
+    assert theory.unique_prepend_hits(10, num_prepended, 2200, 16) == 0
+
+
+def test_a_salt_for_each_request_leaves_nothing_to_reuse():
+    assert theory.fresh_salt_hits(10, 2200, 16) == 0
+
+
+@pytest.mark.parametrize(
+    "prompt_tokens, unit, hits", [(2200, 16, 2176), (17, 16, 0), (16, 16, 0), (33, 16, 16), (1, 16, 0)]
+)
+def test_a_drafter_recomputes_one_block_more(prompt_tokens, unit, hits):
+    assert theory.drafter_hits(prompt_tokens, unit) == hits
+
+
+@pytest.mark.parametrize("output_tokens, hits", [(4, 0), (5, 16)])
+def test_the_last_sampled_token_is_not_offered_to_the_next_turn(output_tokens, hits):
+    offered = theory.offered_by_turn(12, output_tokens)
+    assert offered == 12 + output_tokens - 1
+    assert theory.reuse(offered, 12 + output_tokens + 10, 16) == hits
+
+
+def test_the_mean_loss_is_the_mean_over_all_remainders():
+    for unit in (1, 16, 784):
+        losses = [match - theory.reuse(match, 10_000, unit) for match in range(5 * unit)]
+        assert theory.mean_rounding_loss(unit) == sum(losses) / len(losses)
+    assert theory.mean_rounding_loss(16) == 7.5
+
+
+@pytest.mark.parametrize(
+    "first, second, length",
+    [([], [1], 0), ([1, 2], [1, 2, 3], 2), ((1, 2, 3), [1, 5, 3], 1), ([4], [5], 0), ([7, 7], [7, 7], 2)],
+)
+def test_the_common_prefix_ends_at_the_first_difference(first, second, length):
+    assert theory.common_prefix(first, second) == theory.common_prefix(second, first) == length
+
+
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=6),
+    unit=st.sampled_from([1, 2, 4]),
+)
+def test_a_control_prompt_hits_what_it_shares_with_any_earlier_one(prompts, unit):
+    assert theory.control_hits(prompts[-1], prompts[:-1], unit) == cached_tokens(prompts, unit)[-1]
+    best = theory.longest_match(prompts[-1], prompts[:-1])
+    assert theory.reuse(best, len(prompts[-1]), unit) == cached_tokens(prompts, unit)[-1]
+
+
+def test_costs_meet_the_worked_numbers():
+    assert round(theory.prefill_flops(LLAMA, 0, 2200) / 1e12, 3) == 36.600
+    assert round(theory.cold_over_warm(LLAMA, 2000, 2200), 3) == 10.664
+    cold_s, warm_s = (theory.prefill_seconds(LLAMA, H100, MFU, start, 2200) for start in (0, 2000))
+    assert round((cold_s - warm_s) * 1e3, 1) == 74.5
+    assert round(theory.redundant_flops_per_s(LLAMA, 2000, 20) / 1e12, 1) == 663.4
+    assert theory.pool_blocks(52.32 * 2**30, LLAMA, 16) == 26_787
+
+
+def test_an_h100_saturates_below_twenty_cold_prompts_a_second_and_far_above_it_when_warm():
+    cold = theory.saturating_requests_per_s(LLAMA, H100, MFU, 0, 2200)
+    warm = theory.saturating_requests_per_s(LLAMA, H100, MFU, 2000, 2200)
+    assert cold < 20 < warm
+    assert cold * theory.prefill_flops(LLAMA, 0, 2200) == pytest.approx(989.4e12 * MFU)
+
+
+@pytest.mark.parametrize("bits, chance", [(256, "4.3e-60"), (128, "1.5e-21")])
+def test_accidental_collisions_of_a_billion_blocks_are_as_rare_as_worked_out(bits, chance):
+    assert f"{theory.collision_probability(1e9, bits):.1e}" == chance
+
+
+def test_the_birthday_bound_is_not_below_the_exact_chance():
+    exact = 1 - math.prod(1 - taken / 2**16 for taken in range(50))
+    assert exact <= theory.collision_probability(50, 16) < 1.1 * exact
+
+
+def test_a_prediction_carries_the_formula_with_its_numbers():
+    prediction = Prediction(*predict(theory.shared_prefix_hits, 10, 2000, prompt_tokens=2200, unit=16))
+    assert prediction.value == 18_000
+    assert prediction.law == "(10 − 1)·16·⌊min(2,000, 2,200 − 1)/16⌋ = 18,000"
+
+
+LAWS = [
+    (theory.full_blocks, (2200, 16)),
+    (theory.reuse, (2000, 2200, 16)),
+    (theory.repeat, (2000, 16)),
+    (theory.mean_rounding_loss, (16,)),
+    (theory.drafter_hits, (2200, 16)),
+    (theory.offered_by_turn, (12, 5)),
+    (theory.queries, (10, 2200)),
+    (theory.shared_prefix_hits, (10, 2000, 2200, 16)),
+    (theory.fresh_salt_hits, (10, 2200, 16)),
+    (theory.unique_prepend_hits, (3, 1, 2200, 16)),
+    (theory.shared_extra_hits, (3, 1, 2000, 2200, 16)),
+    (theory.unique_append_hits, (3, 1, 2000, 2200, 16)),
+    (theory.concurrent_repeat_hits, (20, 1, 256, 16)),
+    (theory.first_step_requests, (20, 256, 4096, 128)),
+    (theory.prefill_flops, (LLAMA, 0, 2200)),
+    (theory.prefill_seconds, (LLAMA, H100, MFU, 0, 2200)),
+    (theory.cold_over_warm, (LLAMA, 2000, 2200)),
+    (theory.redundant_flops_per_s, (LLAMA, 2000, 20)),
+    (theory.saturating_requests_per_s, (LLAMA, H100, MFU, 0, 2200)),
+    (theory.pool_blocks, (52.32 * 2**30, LLAMA, 16)),
+    (theory.collision_probability, (1e9, 256)),
+]
+
+
+@pytest.mark.parametrize("law, arguments", LAWS, ids=lambda value: getattr(value, "__name__", ""))
+def test_every_law_explains_itself_without_a_placeholder_left(law, arguments):
+    value, text = predict(law, *arguments)
+    assert value == law(*arguments)
+    assert " = " in text and "{" not in text
+
+
+@pytest.mark.parametrize(("same_step", "hits"), [(1, 19 * 240), (16, 4 * 240), (20, 0)])
+def test_twins_of_one_step_pay_each_for_themselves(same_step, hits):
+    assert theory.concurrent_repeat_hits(20, same_step, 256, 16) == hits
+
+
+@pytest.mark.parametrize(
+    ("budget", "seats", "admitted"), [(4096, 128, 16), (4097, 128, 17), (100, 128, 1), (4096, 8, 8), (100_000, 128, 20)]
+)
+def test_the_first_step_admits_what_budget_and_seats_allow(budget, seats, admitted):
+    assert theory.first_step_requests(20, 256, budget, seats) == admitted
+
+
+def test_every_law_is_in_the_list_above():
+    marked = {function for function in vars(theory).values() if hasattr(function, "formula")}
+    assert marked == {law for law, _ in LAWS}
+
+
+def test_a_function_that_is_not_a_law_cannot_predict():
+    with pytest.raises(TypeError, match="common_prefix"):
+        predict(theory.common_prefix, [1], [1])
+
+
+@pytest.mark.parametrize(
+    "call, field",
+    [
+        (lambda: theory.reuse(-1, 10, 16), "match_tokens"),
+        (lambda: theory.reuse(1, 0, 16), "prompt_tokens"),
+        (lambda: theory.repeat(10, 0), "unit"),
+        (lambda: theory.shared_prefix_hits(0, 1, 2, 1), "num_requests"),
+        (lambda: theory.offered_by_turn(5, 0), "output_tokens"),
+        (lambda: theory.unique_prepend_hits(2, 0, 10, 1), "num_prepended"),
+        (lambda: theory.cold_over_warm(LLAMA, 10, 10), "cached_tokens"),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused_by_name(call, field):
+    with pytest.raises(ValueError, match=f"^{field} is "):
+        call()
