@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence
 
 from engine.config import EngineConfig
@@ -187,8 +188,8 @@ class LLMEngine:
 
         On any error or interruption the requests still unfinished are aborted, so that the engine stays usable.
         """
-        if isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], (str, Sequence))):
-            prompts = [prompts]  # one prompt: a text, or a list of ids
+        if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral)):
+            prompts = [prompts]  # one prompt: a text, or its ids
         if not isinstance(sampling_params, Sequence):
             sampling_params = [sampling_params or SamplingParams()] * len(prompts)
         if len(sampling_params) != len(prompts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 
 from engine.config import EngineConfig
@@ -162,3 +163,15 @@ def test_streaming_gives_one_token_a_step():
     while engine.has_unfinished_requests:
         steps.append([(output.new_token_ids, output.finished) for output in engine.step()])
     assert [len(step) for step in steps] == [1, 1, 1] and steps[-1][0][1] is True
+
+
+@pytest.mark.parametrize("prompts", [[5, 6, 7], [[5, 6, 7]], np.array([5, 6, 7]), [np.array([5, 6, 7])], ((5, 6, 7),)])
+def test_one_prompt_or_several_in_any_sequence_of_ids(prompts):
+    (output,) = open_engine().generate(prompts, greedy(1))
+    assert output.prompt_token_ids == [5, 6, 7]
+
+
+def test_no_prompts_give_no_outputs_and_parameters_must_match_prompts():
+    assert open_engine().generate([], greedy()) == []
+    with pytest.raises(ValueError, match="2 sampling_params for 1 prompts"):
+        open_engine().generate([[1]], [greedy(), greedy()])
