@@ -61,13 +61,14 @@ class Config:
     block_size: int = 16  # of the hash cache
     page_sizes: tuple[int, ...] = (1, 16)  # of the radix caches
     full: bool = False  # every series at full length
+    pool_tokens: int | None = None  # tokens the K/V pool holds; None: enough for the lab never to evict
     seed: int = 0
 
     def __post_init__(self) -> None:
         least = {"num_controls": 1, "max_shift": 1, "output_tokens": 1, "block_size": 1, "seed": 0, "full": False}
         for name, value in vars(self).items():
             # At least two requests, or nothing is reused; two tokens, or nothing can be shared and differ.
-            if name != "page_sizes" and value < least.get(name, 2):
+            if name != "page_sizes" and value is not None and value < least.get(name, 2):
                 raise ValueError(f"{name} is {value}; accepted: a whole number from {least.get(name, 2)}")
         if not self.page_sizes or min(self.page_sizes) < 1:
             raise ValueError(f"page_sizes is {self.page_sizes}; accepted: whole numbers from 1")
@@ -116,11 +117,19 @@ def run(session: LabSession, config: Config) -> LabReport:
     details: dict[str, Any] = {"workloads": {"long": long.digest, "short": short.digest}, "requests": {}}
     cold = True
     for plan in plans:
-        target = session.open_target(**plan.engine_fields, num_gpu_blocks=plan.num_pool_blocks)
+        num_blocks = plan.num_pool_blocks
+        if config.pool_tokens is not None:
+            num_blocks = max(2, -(-config.pool_tokens // plan.unit) + 1)  # one of them the null block
+        target = session.open_target(**plan.engine_fields, num_gpu_blocks=num_blocks)
         try:
             results, started_cold = _run_plan(session, target, plan, long.canary_ids)
             output, finding, compared_cold = _compare_outputs(session, target, plan.title, short, config.output_tokens)
             findings += [*_findings(target, plan, results), finding]
+            if num_blocks < plan.num_pool_blocks:
+                findings.append(
+                    f"{plan.title}: the pool holds {num_blocks - 1:,} blocks; {plan.num_pool_blocks - 1:,} keep everything. "
+                    "The predictions assume that nothing is evicted: counts below them were evicted"
+                )
         finally:
             target.close()
         cold = cold and started_cold and compared_cold

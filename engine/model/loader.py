@@ -69,8 +69,8 @@ def load_model(
             model_config = _read_config(folder)
             max_model_len = _max_model_len(config, model_config)
             check_config(model_config, max_model_len)
-            model = _read_weights(folder, model_config, dtype, device)
             tokenizer = Tokenizer.from_folder(folder)
+            model = _read_weights(folder, model_config, dtype, device)
         model.eval().requires_grad_(False)
         num_heads = model_config.num_attention_heads
         shape = dict(
@@ -159,11 +159,11 @@ def _random_model(model_config: Any, seed: int, dtype: torch.dtype, device: torc
     a wrong or missing token of the context changes the output; the best logits lie far enough apart that
     rounding does not reorder them.
     """
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 
     with no_init_weights(), device:
-        model = LlamaForCausalLM._from_config(model_config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
     model.tie_weights()
     generator = torch.Generator(device).manual_seed(seed)
     # Tied, the embedding is the projection: it is scaled for the logits, and the first norm makes up for it.

@@ -121,3 +121,9 @@ def test_a_cache_that_is_not_cold_is_reported(monkeypatch):
     session = FakeSession(open_target_factory("sim", EngineConfig(model=SIM_MODEL)))
     report = LAB.run(session, LAB.quick)
     assert report.cache_state == "uncontrolled" and "cold" not in session.states
+
+
+def test_a_pool_too_small_for_the_lab_misses_predictions_and_says_why():
+    report = run_lab(Config(pool_tokens=5000))
+    assert not report.agrees
+    assert any("were evicted" in line for line in report.findings)
