@@ -16,7 +16,7 @@ _HOMES = {
     "KVCacheManager": "engine.kvcache.kv_cache_manager",
     "LLMEngine": "engine.llm_engine",
     "Request": "engine.request",
-    "RequestOutput": "engine.llm_engine",
+    "RequestOutput": "engine.request_output",
     "SamplingParams": "engine.request",
     "Scheduler": "engine.scheduler",
     "SimulatedRunner": "engine.model.simulated_runner",

@@ -9,7 +9,7 @@ For streaming, `add_request` and call `step` while `has_unfinished_requests`.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence
 
@@ -17,8 +17,10 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError, RequestRefused
 from engine.kvcache.cache_identity import LoRA, MultimodalItem
 from engine.kvcache.open_kv_cache import open_kv_cache
-from engine.metrics import PrefixCacheStats, RequestMetrics
+from engine.metrics import PrefixCacheStats
 from engine.request import FinishReason, Request, SamplingParams
+from engine.request_output import RequestOutput
+from engine.request_progress import RequestProgress
 from engine.runner import Runner, TokenLogprobs
 from engine.scheduler import Scheduler, SchedulerOutput
 
@@ -29,29 +31,6 @@ logger = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int]
 LoadProgress = Callable[[str, int, int], None]  # what is being loaded, done, total
-
-
-@dataclass(slots=True)
-class RequestOutput:
-    """What a request has produced so far; after `finished` it is final."""
-
-    request_id: str
-    prompt_token_ids: list[int] = field(repr=False)
-    output_token_ids: list[int] = field(repr=False)
-    new_token_ids: list[int] = field(repr=False)  # since the step before
-    text: str | None = field(repr=False)  # set when finished, if the engine has a tokenizer
-    finished: bool
-    finish_reason: FinishReason | None
-    num_cached_tokens: int  # tokens found in the prefix cache at the first admission
-    metrics: RequestMetrics = field(repr=False)
-    logprobs: list[TokenLogprobs] | None = field(default=None, repr=False)  # one per output token, if asked for
-    # One per prompt token, if asked for; None for the first token and for tokens whose logits were not computed.
-    prompt_logprobs: list[TokenLogprobs | None] | None = field(default=None, repr=False)
-
-    @property
-    def ttft_s(self) -> float | None:
-        """Seconds from arrival to the first token."""
-        return self.metrics.ttft_s
 
 
 @dataclass(slots=True)
@@ -219,7 +198,7 @@ class LLMEngine:
     def _run(self, request_ids: Iterable[str], progress: bool) -> dict[str, RequestOutput]:
         pending = set(request_ids)
         finished: dict[str, RequestOutput] = {}
-        with _progress_bar(len(pending), progress) as advance:
+        with RequestProgress(len(pending), progress) as advance:
             while pending:
                 outputs = self.step()
                 if not outputs and not self.scheduler.running:
@@ -338,25 +317,3 @@ class LLMEngine:
         if self.config.max_model_len > limit:
             raise ConfigError("max_model_len", self.config.max_model_len, f"1 to {limit}, what the model allows")
         return self.config.max_model_len
-
-
-class _progress_bar:
-    """A context that gives a function to call once per finished request; silent unless shown."""
-
-    def __init__(self, total: int, shown: bool) -> None:
-        self._total, self._shown, self._bar = total, shown, None
-
-    def __enter__(self) -> Callable[[], None]:
-        if not self._shown:
-            return lambda: None
-        from rich.console import Console
-        from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, BarColumn
-
-        self._bar = Progress("requests", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True))
-        task = self._bar.add_task("requests", total=self._total)
-        self._bar.start()
-        return lambda: self._bar.advance(task)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

@@ -3,8 +3,8 @@
 A lab asks `predict(law, …)` before it runs anything and gets the value with the law's formula, the numbers filled
 in:
 
-    >>> predict(repeat, prompt_tokens=2000, unit=16)
-    Predicted(value=1984, law='16·⌊(2,000 − 1)/16⌋ = 1,984')
+    >>> predict(repeat, prompt_tokens=96, unit=16)
+    Predicted(value=80, law='16·⌊(96 − 1)/16⌋ = 80')
 
 `Prediction(*predict(…))` is then the lab's prediction (labs/protocol.py).
 

@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import Any, Sequence
 
 from engine.errors import EngineError
-from engine.llm_engine import LLMEngine, RequestOutput
+from engine.llm_engine import LLMEngine
 from engine.request import SamplingParams
+from engine.request_output import RequestOutput
 from labs.targets.base import CacheCounters, Completion, TargetError, TargetInfo
 
 
