@@ -37,7 +37,7 @@ from engine.config import DEFAULT_POOL_TOKENS
 from engine.errors import ConfigError
 from labs.diagnosis import SentRequest, compare
 from labs.measure import Spread, ratio_of_medians
-from labs.output_check import check_outputs
+from labs.output_check import OutputCheck, check_outputs, num_unexplained
 from labs.prefix_series import PrefixSeries
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import Series, SeriesResult, prove_cold, run_series
@@ -123,7 +123,7 @@ def run(session: LabSession, config: Config) -> LabReport:
         target = session.open_target(**plan.engine_fields, num_gpu_blocks=num_blocks)
         try:
             results, started_cold = _run_plan(session, target, plan, long.canary_ids)
-            output, finding, compared_cold = _compare_outputs(session, target, plan.title, short, config.output_tokens)
+            output, finding, compared_cold = _compare_outputs(session, target, plan, short, config.output_tokens)
             findings += [*_findings(target, plan, results), finding]
             if num_blocks < plan.num_pool_blocks:
                 findings.append(
@@ -227,21 +227,40 @@ def _run_plan(
 
 
 def _compare_outputs(
-    session: LabSession, target: Target, title: str, workload: SharedPrefixWorkload, num_tokens: int
+    session: LabSession, target: Target, plan: CachePlan, workload: SharedPrefixWorkload, num_tokens: int
 ) -> tuple[Measurement, str, bool]:
     """Greedy output cold, cold again (the control) and warm: its measurement, a finding, and whether cold was proven."""
+    check, cold = _cold_and_warm_output(session, target, plan.title, workload, num_tokens)
+    proof, text = None, check.text
+    if not check.equal and target.info.dtype != "float32":
+        session.expect(3)
+        exact = session.open_target(**plan.engine_fields, dtype="float32")
+        try:
+            proof, _ = _cold_and_warm_output(session, exact, f"{plan.title}, float32", workload, num_tokens)
+        finally:
+            exact.close()
+        text += f"; in float32: {proof.text}"
+    unexplained = num_unexplained(check, target.info.dtype, proof)
+    if not check.equal:
+        text += ". A near tie, decided by rounding" if not unexplained else ". NOT a near tie: wrong K/V"
+    law = Prediction(0, "greedy output does not depend on the cache, near ties apart")
+    row = f"greedy output, {num_tokens} tokens, cold = warm"
+    note = "counts outputs that differ beyond a near tie"
+    measurement = Measurement("total", "tokens", (unexplained,), plan.title, row, law, note=note)
+    session.record(measurement)
+    return measurement, f"{plan.title}: {text}", cold
+
+
+def _cold_and_warm_output(
+    session: LabSession, target: Target, title: str, workload: SharedPrefixWorkload, num_tokens: int
+) -> tuple[OutputCheck, bool]:
     cold, completions = True, []
     for label in ("cold", "cold again", "warm"):
         if label != "warm":
             cold = prove_cold(session, target, workload.canary_ids) and cold
         completions.append(target.complete(workload.prompts[0], max_tokens=num_tokens, logprob_gaps=True))
         session.progress(f"{title}: greedy output {label}")
-    check = check_outputs(*completions, dtype=target.info.dtype)
-    law = Prediction(0, "greedy output does not depend on the cache, near ties apart")
-    row = f"greedy output, {num_tokens} tokens, cold = warm"
-    measurement = Measurement("total", "tokens", (check.num_unexplained,), title, row, law, note="counts outputs that differ")
-    session.record(measurement)
-    return measurement, f"{title}: {check.text}", cold
+    return check_outputs(*completions), cold
 
 
 def _findings(target: Target, plan: CachePlan, results: dict[str, SeriesResult]) -> list[str]:

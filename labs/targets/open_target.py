@@ -44,13 +44,13 @@ def open_target_factory(
 
 
 class _OpenEngine:
-    """Opens engines over one real model, loaded at the first call and shared by all."""
+    """Opens engines over a real model, loaded at the first call that needs it and shared by all others."""
 
     kind = "engine"
 
     def __init__(self, config: EngineConfig, cache_dir: str | None, progress: LoadProgress | None) -> None:
         self._config, self._cache_dir, self._progress = config, cache_dir, progress
-        self._loaded: Any = None
+        self._loaded: dict[tuple[str, str, str, int], Any] = {}
 
     def __call__(self, **engine_fields: Any) -> Target:
         # Checked before the model is loaded: a wrong field should not cost half a minute.
@@ -60,9 +60,11 @@ class _OpenEngine:
         from engine.model.loader import load_model
         from engine.model.model_runner import ModelRunner
 
-        if self._loaded is None:
-            self._loaded = load_model(self._config, cache_dir=self._cache_dir, progress=self._progress)
-        loaded = self._loaded
+        key = (config.model, config.dtype, config.device, config.seed)
+        if key not in self._loaded:
+            # The limits of one engine must not stick to the model that others share.
+            self._loaded[key] = load_model(config.replace(max_model_len=self._config.max_model_len), self._cache_dir, self._progress)
+        loaded = self._loaded[key]
         engine = LLMEngine(config, ModelRunner(loaded, config), loaded.tokenizer)
         dtype, device = str(loaded.dtype).removeprefix("torch."), str(loaded.device)
         return InProcessTarget(engine, self.kind, config.model, dtype, device)
