@@ -79,7 +79,8 @@ class Phase:
     """Series that share one cold start."""
 
     series: tuple[Series, ...]
-    prime: TokenIds = ()  # a prompt sent before them, uncounted, that they start from
+    canary_ids: TokenIds  # of the same workload: another's may begin like one of these prompts
+    prime: TokenIds = ()  # a prompt sent before the series, uncounted, that they start from
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def run(session: LabSession, config: Config) -> LabReport:
             num_blocks = max(2, -(-config.pool_tokens // plan.unit) + 1)  # one of them the null block
         target = session.open_target(**plan.engine_fields, num_gpu_blocks=num_blocks)
         try:
-            results, started_cold = _run_plan(session, target, plan, long.canary_ids)
+            results, started_cold = _run_plan(session, target, plan)
             output, finding, compared_cold = _compare_outputs(session, target, plan, short, config.output_tokens)
             findings += [*_findings(target, plan, results), finding]
             if num_blocks < plan.num_pool_blocks:
@@ -206,19 +207,20 @@ def _phases(
         broken.shared_appended(count),
     )
     # The failures start from a cache that holds the plain prompt: the shared series leaves it, or it is sent first.
-    start = (Phase(shared + failures),) if failing is long else (Phase(shared), Phase(failures, prime=failing.prompts[0]))
+    if failing is long:
+        start = (Phase(shared + failures, long.canary_ids),)
+    else:
+        start = (Phase(shared, long.canary_ids), Phase(failures, failing.canary_ids, prime=failing.prompts[0]))
     shifted = PrefixSeries(sweep, unit, config.seed).shifted(config.max_shift)
-    return (*start, Phase((main.repeated(),)), Phase((shifted,), prime=sweep.prompts[0]))
+    return (*start, Phase((main.repeated(),), long.canary_ids), Phase((shifted,), sweep.canary_ids, prime=sweep.prompts[0]))
 
 
-def _run_plan(
-    session: LabSession, target: Target, plan: CachePlan, canary_ids: TokenIds
-) -> tuple[dict[str, SeriesResult], bool]:
+def _run_plan(session: LabSession, target: Target, plan: CachePlan) -> tuple[dict[str, SeriesResult], bool]:
     """Results by scenario, and whether every phase started from a proven cold cache."""
     results: dict[str, SeriesResult] = {}
     cold = True
     for phase in plan.phases:
-        cold = prove_cold(session, target, canary_ids) and cold
+        cold = prove_cold(session, target, phase.canary_ids) and cold
         if phase.prime:
             target.complete(phase.prime)
         for series in phase.series:
