@@ -49,7 +49,7 @@ class PrefixSeries:
             earlier.append(prompt)
         requests = tuple(SeriesRequest(prompt, law) for prompt, law in zip(prompts, laws))
         total = Prediction(sum(law.value for law in laws), "the sum over the controls")
-        return Series("unrelated control", requests, total, self._queries(prompts))
+        return Series("unrelated control", requests, total, self._queries(prompts), is_control=True)
 
     def fresh_salts(self, count: int) -> Series:
         """A salt of its own for each request."""

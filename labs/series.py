@@ -30,6 +30,7 @@ class Series:
     requests: tuple[SeriesRequest, ...]
     total: Prediction  # tokens found by all requests
     queries: Prediction  # tokens looked up by all requests
+    is_control: bool = False  # its times are the cost of a miss, whatever few tokens it happens to find
 
     @property
     def pool_tokens(self) -> int:
@@ -114,7 +115,10 @@ def _by_request(series: Series, completions: Sequence[Completion], group: str) -
         samples = [tokens for tokens, other in zip(cached[1:], laws[1:]) if other == law]
         add("later" if number == 1 else f"later ({number})", "tokens", samples, law)
     for name, warm in (("ttft_cold", False), ("ttft_warm", True)):
-        add(name, "s", [completion.ttft_s for completion, law in zip(completions, laws) if (law.value > 0) is warm])
+        if not series.is_control:
+            add(name, "s", [completion.ttft_s for completion, law in zip(completions, laws) if (law.value > 0) is warm])
+    if series.is_control:
+        add("ttft_control", "s", [completion.ttft_s for completion in completions])
     return found
 
 
