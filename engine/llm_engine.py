@@ -9,16 +9,17 @@ For streaming, `add_request` and call `step` while `has_unfinished_requests`.
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Sequence
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError, RequestRefused
 from engine.kvcache.cache_identity import LoRA, MultimodalItem
 from engine.kvcache.open_kv_cache import open_kv_cache
 from engine.metrics import PrefixCacheStats
-from engine.request import FinishReason, Request, SamplingParams
+from engine.request import FinishReason, Request, RequestStatus, SamplingParams
 from engine.request_output import RequestOutput
 from engine.request_progress import RequestProgress
 from engine.runner import Runner, TokenLogprobs
@@ -71,9 +72,9 @@ class LLMEngine:
         self.runner = runner
         self.tokenizer = tokenizer
         self.max_model_len = self._resolve_max_model_len()
-        num_blocks = config.num_blocks_for(runner.bytes_per_token())
-        self.manager, self._block_hasher = open_kv_cache(config, num_blocks, self.max_model_len, runner.now)
-        runner.allocate_kv(num_blocks, config.unit_size)
+        self._num_blocks = config.num_blocks_for(runner.bytes_per_token())
+        self.manager, self._block_hasher = open_kv_cache(config, self._num_blocks, self.max_model_len, runner.now)
+        runner.allocate_kv(self._num_blocks, config.unit_size)
         self.scheduler = Scheduler(config, self.manager, self.max_model_len)
         self._records: dict[str, _Record] = {}
         self._num_requests = 0
@@ -101,8 +102,7 @@ class LLMEngine:
     ) -> Request:
         """A request of this engine, named block by block, without queueing it."""
         if request_id is None:
-            request_id = f"request-{self._num_requests}"
-            self._num_requests += 1
+            request_id = self._next_request_id()
         return Request(
             request_id,
             self._token_ids(prompt),
@@ -119,9 +119,19 @@ class LLMEngine:
     def add_request(self, prompt: Prompt | Request, sampling_params: SamplingParams | None = None, **fields: Any) -> str:
         """Queue a prompt (text or token ids) and return its request id; `fields` as in `make_request`.
 
+        A Request made elsewhere is taken over: its blocks are named anew, as this engine names them.
         Raises RequestRefused, naming the limit, for a request this engine can never serve.
         """
-        request = prompt if isinstance(prompt, Request) else self.make_request(prompt, sampling_params, **fields)
+        if isinstance(prompt, Request):
+            if sampling_params is not None or fields:
+                names = ", ".join([*(["sampling_params"] if sampling_params is not None else []), *fields])
+                raise RequestRefused(f"{names} beside a Request, which has its own; accepted: the Request alone")
+            request = prompt
+            if request.status is not RequestStatus.WAITING or request.num_computed_tokens:
+                raise RequestRefused(f"a Request that is {request.status.value} already; accepted: a new one")
+            request.adopt(self._block_hasher, self.runner.now())
+        else:
+            request = self.make_request(prompt, sampling_params, **fields)
         self._check(request)
         wants_logprobs = request.sampling_params.logprobs is not None
         self._records[request.request_id] = _Record(request, [] if wants_logprobs else None, {})
@@ -138,22 +148,25 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Compute one step; the outputs of the requests that got a token in it."""
-        plan = self.scheduler.schedule()
+        with self._start_over_if_it_fails():
+            plan = self.scheduler.schedule()
         if not plan.scheduled:
             return []
         started_s = self.runner.now()
-        for request, _ in plan.admitted:
-            request.metrics.first_scheduled_s = started_s
         try:
             results = self.runner.execute(plan)
         except BaseException:  # Ctrl-C too: blocks named in advance must not be served without content
-            self.scheduler.roll_back(plan)
+            with self._start_over_if_it_fails():
+                self.scheduler.roll_back(plan)
             raise
-        self.scheduler.update_from_output(plan, results.sampled_token_ids, self.runner.eos_token_ids)
-        for request_id, by_position in results.prompt_logprobs.items():
-            if request_id in self._records:
-                self._records[request_id].prompt_logprobs.update(by_position)
-        return self._outputs(plan, results.sampled_token_ids, results.logprobs)
+        with self._start_over_if_it_fails():
+            for request, _ in plan.admitted:
+                request.metrics.first_scheduled_s = started_s
+            self.scheduler.update_from_output(plan, results.sampled_token_ids, self.runner.eos_token_ids)
+            for request_id, by_position in results.prompt_logprobs.items():
+                if request_id in self._records:
+                    self._records[request_id].prompt_logprobs.update(by_position)
+            return self._outputs(plan, results.sampled_token_ids, results.logprobs)
 
     def generate(
         self,
@@ -194,6 +207,29 @@ class LLMEngine:
     def take_stats(self) -> PrefixCacheStats:
         """Lookups and hits since the last call, in tokens."""
         return self.manager.take_stats()
+
+    @contextmanager
+    def _start_over_if_it_fails(self) -> Iterator[None]:
+        """Bookkeeping that stops half-way (Ctrl-C) leaves nothing to trust: a new pool, and all requests queued again."""
+        try:
+            yield
+        except BaseException:
+            self.manager, hasher = open_kv_cache(self.config, self._num_blocks, self.max_model_len, self.runner.now)
+            self.scheduler = Scheduler(self.config, self.manager, self.max_model_len)
+            self._block_hasher = self._block_hasher or hasher  # names must stay the same: requests carry them
+            self._records = {key: record for key, record in self._records.items() if not record.request.is_finished}
+            for record in self._records.values():
+                if record.request.status is not RequestStatus.WAITING or record.request.num_computed_tokens:
+                    record.request.restart()
+                self.scheduler.add_request(record.request)
+            raise
+
+    def _next_request_id(self) -> str:
+        while True:
+            request_id = f"request-{self._num_requests}"
+            self._num_requests += 1
+            if request_id not in self._records:
+                return request_id
 
     def _run(self, request_ids: Iterable[str], progress: bool) -> dict[str, RequestOutput]:
         pending = set(request_ids)

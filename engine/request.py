@@ -58,20 +58,19 @@ class SamplingParams:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        if not 0 <= self.temperature:
+        if not _is_number(self.temperature) or not 0 <= self.temperature:
             raise ConfigError("temperature", self.temperature, "a number from 0 (greedy)")
-        if not 0 < self.top_p <= 1:
+        if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
             raise ConfigError("top_p", self.top_p, "a number above 0, up to 1")
-        if self.top_k < -1:
-            raise ConfigError("top_k", self.top_k, "a whole number from 1; 0 or -1 for all tokens")
-        if self.max_tokens < 1:
-            raise ConfigError("max_tokens", self.max_tokens, "a whole number from 1")
+        _check_int("top_k", self.top_k, -1, None, "a whole number from 1; 0 or -1 for all tokens")
+        _check_int("max_tokens", self.max_tokens, 1, None, "a whole number from 1")
+        if self.seed is not None:
+            _check_int("seed", self.seed, -(2**63), 2**63 - 1, "a whole number, or none")
         if any(not text for text in self.stop):
             raise ConfigError("stop", "", "non-empty texts")
         for name in ("logprobs", "prompt_logprobs"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 20:
-                raise ConfigError(name, value, "a whole number from 0 to 20")
+            if getattr(self, name) is not None:
+                _check_int(name, getattr(self, name), 0, 20, "a whole number from 0 to 20")
 
     @property
     def skips_cache_read(self) -> bool:
@@ -79,6 +78,16 @@ class SamplingParams:
         if self.skip_reading_prefix_cache is not None:
             return self.skip_reading_prefix_cache
         return self.prompt_logprobs is not None
+
+
+def _is_number(value: object) -> bool:
+    # bool is an int in Python, but `temperature=True` is a mistake, not one.
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_int(field: str, value: object, low: int, high: int | None, accepted: str) -> None:
+    if not _is_number(value) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        raise ConfigError(field, value, accepted)
 
 
 class Request:
@@ -110,6 +119,8 @@ class Request:
         arrival_time: float = 0.0,
         block_hasher: BlockHasher | None = None,
     ) -> None:
+        if cache_salt is not None and not isinstance(cache_salt, str):
+            raise RequestRefused("a cache_salt that is not a text; accepted: a text, or none")
         if len(prompt_token_ids) == 0:
             raise RequestRefused("an empty prompt; accepted: at least one token")
         self.request_id = request_id
@@ -170,6 +181,21 @@ class Request:
         """Add generated tokens; blocks they complete get their names at once, K/V or not."""
         self.all_token_ids.extend(int(token_id) for token_id in token_ids)
         self._extend_block_hashes()
+
+    def adopt(self, block_hasher: BlockHasher | None, now_s: float) -> None:
+        """Name the blocks as the engine that will serve the request names them, whoever made it; it arrives now."""
+        self.metrics.arrival_s = now_s
+        self.arrival_time = self.arrival_time or now_s
+        if self._block_hasher is not block_hasher:
+            self._block_hasher = block_hasher
+            self.block_hashes = []
+            self._extend_block_hashes()
+
+    def restart(self) -> None:
+        """Back to the queue with no K/V: preempted. Tokens and their names stay."""
+        self.status = RequestStatus.PREEMPTED
+        self.num_computed_tokens = 0
+        self.num_preemptions += 1
 
     def finish(self, reason: FinishReason) -> None:
         self.status = RequestStatus.FINISHED

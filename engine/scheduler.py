@@ -227,10 +227,8 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         """Take back a request's blocks (their content stays findable) and queue it in front."""
-        request.status = RequestStatus.PREEMPTED
         self.manager.free(request)
-        request.num_computed_tokens = 0
-        request.num_preemptions += 1
+        request.restart()
         self.waiting.prepend(request)
 
     def _remove(self, request: Request) -> None:

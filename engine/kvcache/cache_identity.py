@@ -43,6 +43,10 @@ class Namespace(NamedTuple):
     extra_key: str | None
     cache_salt: str | None
 
+    def __repr__(self) -> str:
+        # A salt in a log undoes its purpose.
+        return f"Namespace({'salted' if self.cache_salt else 'unsalted'}, extra_key={self.extra_key!r})"
+
 
 @dataclass(frozen=True)
 class CacheIdentity:

@@ -59,7 +59,9 @@ class KVCacheManager:
         return self._tables.get(request.request_id, [])
 
     def get_computed_blocks(self, request: Request) -> PrefixMatch:
-        """The longest cached prefix the request may use. Changes no reference, no order of eviction, no counts.
+        """The longest cached prefix the request may use. Changes no reference and no counts.
+
+        The order of eviction stays too with the hash cache; the radix tree marks what it finds as used.
 
         Capped at num_tokens - 1: the last token is always recomputed, its logits choose the next one. The cap
         follows the present length, outputs included, which matters when a preempted request resumes.

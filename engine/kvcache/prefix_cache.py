@@ -44,7 +44,7 @@ class PrefixCache(Protocol):
     """Remembers content by prefix.
 
     Guarantees: a match is a multiple of the unit and at most `max_tokens`; its blocks hold exactly the K/V of the
-    request's first tokens under its identity; `match` changes neither references nor counts.
+    request's first tokens under its identity; `match` changes neither references nor counts (the radix tree notes the use).
     """
 
     publish_rule: PublishRule

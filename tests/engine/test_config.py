@@ -44,7 +44,13 @@ def test_a_pool_sized_in_bytes_counts_whole_blocks():
         EngineConfig(kv_cache_memory_bytes=3_199).num_blocks_for(bytes_per_token=100)
 
 
-@pytest.mark.parametrize(("field", "value"), [("temperature", -1), ("top_p", 0), ("top_k", -2), ("max_tokens", 0), ("logprobs", 21)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -1), ("temperature", "a"), ("top_p", 0), ("top_p", True), ("top_k", -2), ("top_k", 1.5), ("max_tokens", 0),
+        ("max_tokens", 2.5), ("max_tokens", True), ("max_tokens", "5"), ("seed", "x"), ("logprobs", 21), ("prompt_logprobs", -1),
+    ],
+)  # fmt: skip
 def test_sampling_parameters_are_checked_too(field, value):
-    with pytest.raises(ConfigError, match=f"{field} is {value}"):
+    with pytest.raises(ConfigError, match=f"{field} is {value!r}; accepted: "):
         SamplingParams(**{field: value})

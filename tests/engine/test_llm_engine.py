@@ -12,7 +12,8 @@ from engine.errors import ConfigError, RequestRefused
 from engine.kvcache.cache_identity import LoRA
 from engine.llm_engine import LLMEngine
 from engine.model.simulated_runner import SimulatedRunner
-from engine.request import FinishReason, SamplingParams
+from engine.kvcache.block_hash import BlockHasher
+from engine.request import FinishReason, Request, SamplingParams
 
 
 def open_engine(**fields) -> LLMEngine:
@@ -175,3 +176,76 @@ def test_no_prompts_give_no_outputs_and_parameters_must_match_prompts():
     assert open_engine().generate([], greedy()) == []
     with pytest.raises(ValueError, match="2 sampling_params for 1 prompts"):
         open_engine().generate([[1]], [greedy(), greedy()])
+
+
+def run_out(engine: LLMEngine) -> dict[str, list[int]]:
+    outputs: dict[str, list[int]] = {}
+    while engine.has_unfinished_requests:
+        for output in engine.step():
+            outputs[output.request_id] = output.output_token_ids
+    return outputs
+
+
+@pytest.mark.parametrize("hasher", [None, BlockHasher("sha256", 4), BlockHasher("xxhash_cbor", 16)], ids=["none", "other size", "other algorithm"])
+def test_a_request_made_elsewhere_is_named_as_this_engine_names_blocks(hasher):
+    engine = open_engine()
+    prompt = list(range(100))
+    engine.generate([prompt], greedy(1))
+    request = Request("mine", [*range(8), *range(50, 142)], greedy(1), block_hasher=hasher)
+    engine.add_request(request)
+    run_out(engine)
+    assert request.num_cached_tokens == 0  # it parts inside the first block of 16
+    again = Request("again", prompt, greedy(1), block_hasher=hasher)
+    engine.add_request(again)
+    run_out(engine)
+    assert again.num_cached_tokens == 96 and 0 < again.metrics.ttft_s < 1
+
+
+def test_what_stands_beside_a_request_is_refused_not_dropped():
+    engine = open_engine()
+    with pytest.raises(RequestRefused, match="cache_salt beside a Request"):
+        engine.add_request(Request("r", [1, 2]), cache_salt="pepper")
+    with pytest.raises(RequestRefused, match="sampling_params beside"):
+        engine.add_request(Request("r", [1, 2]), greedy())
+    done = Request("r", [1, 2], greedy(1))
+    engine.add_request(done)
+    run_out(engine)
+    with pytest.raises(RequestRefused, match="finished already"):
+        engine.add_request(done)
+
+
+def test_an_id_given_by_hand_never_blocks_an_automatic_one():
+    engine = open_engine()
+    engine.add_request([1, 2], greedy(), request_id="request-0")
+    assert engine.add_request([1, 2], greedy()) == "request-1"
+
+
+@pytest.mark.parametrize("prefix_cache", ["hash", "radix"])
+@pytest.mark.parametrize("broken", ["allocate_slots", "record_lookup", "publish_computed", "free"])
+def test_bookkeeping_that_stops_half_way_is_never_trusted(prefix_cache, broken, monkeypatch):
+    """Ctrl-C between any two lines of the scheduler: nothing uncomputed is served, no block is lost."""
+    prompts = [list(range(start, start + 60)) for start in (0, 1000)]
+    lengths = [greedy(3), greedy(5)]
+    expected = {f"r{i}": out.output_token_ids for i, out in enumerate(open_engine().generate(prompts, lengths))}
+    engine = open_engine(prefix_cache=prefix_cache)
+    for index, (prompt, params) in enumerate(zip(prompts, lengths)):
+        engine.add_request(prompt, params, request_id=f"r{index}")
+    original = getattr(engine.manager, broken)
+
+    def interrupted(*args, **kwargs):
+        original(*args, **kwargs)  # done, but nobody is told
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine.manager, broken, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_out(engine)
+    assert engine.manager.prefix_cache.num_cached_keys == 0
+    outputs = run_out(engine)
+    assert outputs == {key: expected[key] for key in outputs} and outputs
+    assert engine.manager.num_available == engine.manager.pool.num_usable
+
+
+def test_a_generate_with_a_bar_writes_nothing_to_stdout(capsys):
+    assert len(open_engine().generate([[1, 2], [3]], greedy(1), progress=True)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "2/2" in captured.err
