@@ -15,6 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineError
 from labcli.environment import read_environment, without_home
 from labcli.fault import Interrupted
+from labcli.held_interrupts import held_interrupts
 from labcli.progress_bar import ProgressBar
 from labcli.record import ResultRecord, json_ready
 from labcli.results_store import ResultsStore
@@ -23,7 +24,7 @@ from labcli.session import RunSession
 from labs.catalog import CatalogEntry
 from labs.protocol import Lab, LabReport
 from labs.targets.base import TargetError
-from labs.targets.open_target import open_target_factory
+from labs.targets.open_target import import_model_packages, open_target_factory
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,17 @@ class LabRun:
         Raises Interrupted after Ctrl-C. In both cases `finished_run` on the exception, if any, is the record.
         """
         started_at = utc_now()
-        if self.store is not None:
-            self.store.check_writable()
         sources = source_hashes(self.entry.source_files)
         with ProgressBar() as bar:
+            # Before the store: a target that is refused leaves no folder behind.
             open_target = open_target_factory(
                 self.target, self.engine_config, gpu=self.gpu, cache_dir=self.cache_dir, progress=bar.loading
             )
+            if self.store is not None:
+                self.store.check_writable(self.entry.label)
+            if self.target == "engine":
+                with held_interrupts():
+                    import_model_packages()
             session = RunSession(open_target, bar)
             try:
                 report = self.lab.run(session, self.lab_config)
@@ -83,7 +88,11 @@ class LabRun:
         raise outcome
 
     def _keep(self, record: ResultRecord) -> FinishedRun:
-        return FinishedRun(record, None if self.store is None else self.store.save(record))
+        try:
+            return FinishedRun(record, None if self.store is None else self.store.save(record))
+        except OSError as error:
+            error.finished_run = FinishedRun(record, None)  # type: ignore[attr-defined]  # shown, if it cannot be kept
+            raise
 
     def _record(
         self, session: RunSession, outcome: BaseException | LabReport, started_at: str, sources: dict[str, str]

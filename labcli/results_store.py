@@ -21,19 +21,30 @@ class ResultsStore:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
-    def check_writable(self) -> None:
-        """Make the folder if need be, and write a file there once; before a run, not after it."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder):
-                pass
-        except OSError as error:
-            raise type(error)(error.errno, _reason(error), str(self.folder)) from None
+    def check_writable(self, label: str) -> None:
+        """Make the folder if need be, and write a file there once, and in the lab's; before a run, not after it."""
+        lab_folder = self.folder / label
+        for folder in (self.folder, lab_folder):
+            try:
+                if folder != lab_folder:
+                    folder.mkdir(parents=True, exist_ok=True)
+                elif not folder.exists():
+                    continue  # made when there is something to put into it
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+            except OSError as error:
+                raise type(error)(error.errno, _reason(error), str(folder)) from None
 
     def save(self, record: ResultRecord) -> Path:
         """Write the record and give its path."""
         text = record.to_json()
         folder = self.folder / record.label
+        try:
+            return self._save(text, folder, _file_stem(record))
+        except OSError as error:
+            raise type(error)(error.errno, _reason(error), str(folder)) from error
+
+    def _save(self, text: str, folder: Path, stem: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, partial = tempfile.mkstemp(dir=folder, prefix=".partial-", suffix=".json")
         try:
@@ -42,7 +53,7 @@ class ResultsStore:
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(partial, 0o644)  # mkstemp's files are for their owner alone
-            return _publish(partial, folder, _file_stem(record))
+            return _publish(partial, folder, stem)
         finally:
             if os.path.exists(partial):
                 os.unlink(partial)

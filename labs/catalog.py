@@ -41,9 +41,10 @@ class CatalogEntry:
     def source_files(self) -> dict[str, Path]:
         """The files that decide predictions and steps, by their name in a record: the lab's own, and all that labs share."""
         files = {f"labs/{self.path.name}": self.path}
-        for path in sorted(Path(labs.__file__).parent.glob("*.py")):
+        folder = Path(labs.__file__).parent
+        for path in sorted([*folder.glob("*.py"), *folder.glob("targets/*.py")]):
             if not _FILE_NAME.fullmatch(path.stem):
-                files[f"labs/{path.name}"] = path
+                files[f"labs/{path.relative_to(folder).as_posix()}"] = path
         return files
 
     def load(self) -> Lab:

@@ -45,8 +45,9 @@ class Config:
             least = {"repeat_count": 2, "input_tokens": 2, "seed": 0}.get(name, 1)
             if value < least:
                 raise ValueError(f"{name} is {value}; accepted: a whole number from {least}")
-        if self.num_prompts > 256:
-            raise ValueError(f"num_prompts is {self.num_prompts}; accepted: a whole number from 1 to 256")
+        for name, most in (("num_prompts", 256), ("block_size", 65_536), ("page_size", 65_536)):
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} is {getattr(self, name)}; accepted: a whole number from 1 to {most}")
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ def _predict_hits(
         return Prediction(value, text if num_prompts == 1 else f"{num_prompts} × {text}")
     budget, seats = engine_config["max_num_batched_tokens"], engine_config["max_num_seqs"]
     first_step = theory.first_step_requests(len(prompts), length, budget, seats)
-    if num_prompts > 1 and first_step < len(prompts):
-        return None
+    if length > budget or (num_prompts > 1 and first_step < len(prompts)):
+        return None  # a prompt of several chunks is findable chunk by chunk; other prompts follow in unknown steps
     return Prediction(*theory.predict(theory.concurrent_repeat_hits, len(prompts), first_step, length, arm.unit))
 
 
@@ -114,7 +115,7 @@ def _run_arm(
     session: LabSession, config: Config, arm: Arm, prompts: tuple[TokenIds, ...], canary: TokenIds, hits: Prediction | None
 ) -> tuple[list[Measurement], str, bool]:
     row = f"{config.num_prompts} × {config.repeat_count} prompts of {config.input_tokens} tokens"
-    pool = -(-len(prompts) * (config.input_tokens + config.output_len + arm.unit) // arm.unit) + 256
+    pool = -(-(len(prompts) * (config.input_tokens + config.output_len + arm.unit) + 1024) // arm.unit) + 4
     on = session.open_target(**arm.engine_fields, num_gpu_blocks=pool)
     off = session.open_target(**arm.engine_fields, num_gpu_blocks=pool, enable_prefix_caching=False)
     cold, found_hits, looked_up = True, [], []

@@ -45,6 +45,9 @@ from labs.targets.base import Target
 from labs.workload import SharedPrefixWorkload, TokenIds
 
 
+MAX_UNIT = 65_536  # tokens of a block or page, as EngineConfig accepts
+
+
 @dataclass(frozen=True)
 class Config:
     """Sizes of the experiment; in tokens unless said otherwise."""
@@ -70,8 +73,11 @@ class Config:
             # At least two requests, or nothing is reused; two tokens, or nothing can be shared and differ.
             if name != "page_sizes" and value is not None and value < least.get(name, 2):
                 raise ValueError(f"{name} is {value}; accepted: a whole number from {least.get(name, 2)}")
-        if not self.page_sizes or min(self.page_sizes) < 1:
-            raise ValueError(f"page_sizes is {self.page_sizes}; accepted: whole numbers from 1")
+        if not self.page_sizes or not all(1 <= size <= MAX_UNIT for size in self.page_sizes):
+            raise ValueError(f"page_sizes is {self.page_sizes}; accepted: whole numbers from 1 to {MAX_UNIT}")
+        for name, most in (("block_size", MAX_UNIT), ("max_shift", 512)):
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} is {getattr(self, name)}; accepted: a whole number from 1 to {most}")
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,8 @@ class CachePlan:
             len(phase.prime) + sum(series.pool_tokens + per_request * len(series.requests) for series in phase.series)
             for phase in self.phases
         )
-        return -(-max(tokens + 1024, DEFAULT_POOL_TOKENS) // self.unit) + 1
+        canary = 1024 + 4 * self.unit
+        return -(-max(tokens + canary, DEFAULT_POOL_TOKENS) // self.unit) + 1
 
 
 def run(session: LabSession, config: Config) -> LabReport:
@@ -143,8 +150,9 @@ def run(session: LabSession, config: Config) -> LabReport:
 def _workloads(session: LabSession, config: Config, full: bool) -> tuple[SharedPrefixWorkload, SharedPrefixWorkload]:
     """The long and the short prompts: real text where the model has a chat template, else random ids."""
     target = session.open_target(num_gpu_blocks=2)
-    tokenizer, vocab_size = target.tokenizer(), target.info.vocab_size
+    tokenizer, vocab_size, max_model_len = target.tokenizer(), target.info.vocab_size, target.info.max_model_len
     target.close()
+    _check_lengths(config, full, max_model_len)
     counts = {
         "num_requests": max(config.num_requests, config.num_failing),
         "num_unrelated": config.num_controls,
@@ -164,6 +172,17 @@ def _workloads(session: LabSession, config: Config, full: bool) -> tuple[SharedP
 
     long = make("shared_tokens", "user_tokens")
     return long, long if full else make("short_shared_tokens", "short_user_tokens")
+
+
+def _check_lengths(config: Config, full: bool, max_model_len: int) -> None:
+    """Every prompt must fit the model and the pool. Raises ConfigError naming the field to change."""
+    shift = config.max_shift if full else 1
+    longest = config.shared_tokens + config.user_tokens + shift + 1  # a token is generated
+    if longest > max_model_len:
+        most = max_model_len - config.user_tokens - shift - 1
+        raise ConfigError("shared_tokens", config.shared_tokens, f"at most {most} with this model and these user_tokens")
+    if config.pool_tokens is not None and config.pool_tokens < longest:
+        raise ConfigError("pool_tokens", config.pool_tokens, f"at least {longest}: one request must fit")
 
 
 def _plans(config: Config, long: SharedPrefixWorkload, short: SharedPrefixWorkload, full: bool) -> list[CachePlan]:

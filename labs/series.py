@@ -88,6 +88,8 @@ def run_series(session: LabSession, target: Target, series: Series, group: str, 
 
 def prove_cold(session: LabSession, target: Target, canary_ids: Sequence[int]) -> bool:
     """Empty the cache and prove it: a prompt that was warm must miss. Its own traffic is left out of all counts."""
+    # Longer than a block, or it could never hit; repeating it keeps its first token.
+    canary_ids = tuple(canary_ids) * -(-(target.info.unit_size + 1) // len(canary_ids))
     # It is warm from the phase before, except the first time.
     warm = target.complete(canary_ids).num_cached_tokens or target.complete(canary_ids).num_cached_tokens
     reset = target.reset()

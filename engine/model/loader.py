@@ -24,6 +24,9 @@ from engine.model.quiet import quiet_transformers
 from engine.model.tokenizer import ByteTokenizer, TextTokenizer, Tokenizer
 
 
+UNLIMITED = 2**31  # tokens; longer than any window
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model ready to run, with what the engine needs to know about it."""
@@ -67,8 +70,9 @@ def load_model(
             tokenizer = ByteTokenizer(model_config.vocab_size)
         else:
             model_config = _read_config(folder)
+            # Refusals first: a model of the wrong kind may name no length at all.
+            check_config(model_config, config.max_model_len or _length_limit(model_config) or UNLIMITED)
             max_model_len = _max_model_len(config, model_config)
-            check_config(model_config, max_model_len)
             tokenizer = Tokenizer.from_folder(folder)
             model = _read_weights(folder, model_config, dtype, device)
         model.eval().requires_grad_(False)
@@ -126,13 +130,19 @@ def _check_forward(model: Any, shape: dict[str, int], device: torch.device) -> N
         ) from error
 
 
-def _max_model_len(config: EngineConfig, model_config: Any) -> int:
+def _length_limit(model_config: Any) -> int | None:
+    """Tokens the model was made for; None when its config does not say."""
     limit = getattr(model_config, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) else None
+
+
+def _max_model_len(config: EngineConfig, model_config: Any) -> int:
+    limit = _length_limit(model_config)
     if config.max_model_len is None:
-        if not isinstance(limit, int):
+        if limit is None:
             raise ConfigError("max_model_len", None, "a number of tokens: this model's config names no limit")
         return limit
-    if isinstance(limit, int) and config.max_model_len > limit:
+    if limit is not None and config.max_model_len > limit:
         raise ConfigError("max_model_len", config.max_model_len, f"at most {limit}, which this model was made for")
     return config.max_model_len
 

@@ -87,7 +87,7 @@ def _causality_refusal(config: Any, model_class: Any) -> str | None:
 def _attention_refusal(config: Any, model_class: Any) -> str | None:
     if _get(config, "attn_logit_softcapping"):
         return "attention logit soft-capping"
-    if _get(config, "alibi") or str(_get(config, "position_embedding_type") or "absolute") not in ("absolute", "rope"):
+    if _get(config, "alibi") or _get(config, "model_type") == "bloom" or str(_get(config, "position_embedding_type") or "absolute") not in ("absolute", "rope"):
         return "positions enter attention as a bias (ALiBi or relative)"
     if _get(config, "kv_lora_rank"):
         return "multi-head latent attention: keys and values of different width"

@@ -31,6 +31,7 @@ def hash_bench(
     """Time the hashes that name blocks."""
     from engine.errors import MissingPackage
     from labcli.progress_bar import ProgressBar
+    from labcli.render.record_json import write_json
     from labcli.results_store import ResultsStore
     from labcli.run_identity import utc_now
     from labs.hash_cost import Config, make_blocks, measure_hash_cost
@@ -44,7 +45,7 @@ def hash_bench(
     config = Config(**settings)
     store = None if no_save else ResultsStore(results_dir)
     if store is not None:
-        store.check_writable()
+        store.check_writable("hash-bench")
 
     started_at = utc_now()
     blocks = make_blocks(config)
@@ -63,7 +64,7 @@ def hash_bench(
     record = _record(costs, config, started_at)
     path = None if store is None else store.save(record)
     if json_:
-        sys.stdout.write(record.to_json())
+        write_json(record)
     else:
         from labcli.render.hash_table import print_hash_table
 

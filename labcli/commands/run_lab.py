@@ -57,8 +57,10 @@ def run_lab(
     loaded = entry.load()
     lab_config = build_lab_config(loaded, quick=quick, full=full, assignments=set_ or ())
     _check_target(loaded, target)
+    _check_meaning(target, {"--gpu": gpu} if target == "engine" else {"--dtype": dtype, "--device": device})
 
     from labcli.lab_run import LabRun
+    from labcli.render.record_json import write_json
     from labcli.results_store import ResultsStore
 
     run = LabRun(
@@ -75,8 +77,10 @@ def run_lab(
         finished = run.execute()
     except Exception as error:
         partial = getattr(error, "finished_run", None)
-        if json_ and partial is not None:
-            sys.stdout.write(partial.record.to_json())
+        if partial is not None and json_:
+            write_json(partial.record)
+        elif partial is not None and isinstance(error, OSError):
+            _show(partial.record, None, False)  # it could not be saved: at least it is seen
         raise
     return _show(finished.record, finished.path, json_)
 
@@ -89,6 +93,16 @@ def _check_target(lab: Any, target: str) -> None:
         raise UsageFault(f"lab {lab.number:02d} does not run on {target!r}", ", ".join(lab.targets))
     if target not in known and "://" not in target:
         raise UsageFault(f"no target {target!r}", "engine, sim, or an http(s):// address")
+
+
+def _check_meaning(target: str, without_meaning: dict[str, str | None]) -> None:
+    """An option that the target would ignore must not look like a condition of the run."""
+    from labcli.fault import UsageFault
+
+    for option, value in without_meaning.items():
+        if value is not None and target in ("engine", "sim"):
+            other = "sim" if target == "engine" else "engine"
+            raise UsageFault(f"{option} means nothing with --target {target}", f"{option} with --target {other}")
 
 
 def _engine_config(target: str, **typed: str | None) -> Any:
@@ -104,7 +118,9 @@ def _engine_config(target: str, **typed: str | None) -> Any:
 def _show(record: Any, path: Any, as_json: bool) -> int:
     """Print the record, and give the exit code."""
     if as_json:
-        sys.stdout.write(record.to_json())
+        from labcli.render.record_json import write_json
+
+        write_json(record)
     else:
         from labcli.render.lab_report import print_lab_report
 
@@ -115,7 +131,7 @@ def _show(record: Any, path: Any, as_json: bool) -> int:
     name = ", ".join(part for part in (first.group, first.row, first.name) if part)
     print(
         f"labcli: {len(record.missed)} of {record.num_predictions} predictions were not met; the first: {name}: "
-        f"predicted {first.predicted.value:,}, measured {first.value:,}",
+        f"predicted {first.predicted.value:,}, measured {next(one for one in first.samples if one != first.predicted.value):,}",
         file=sys.stderr,
     )
     return 1

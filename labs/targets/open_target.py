@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Callable
+from urllib.parse import urlsplit
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
@@ -35,12 +36,21 @@ def open_target_factory(
     Raises TargetUnavailable for a server's URL, ConfigError for any other name.
     """
     if target.startswith(("http://", "https://")):
-        raise TargetUnavailable(f"labs cannot run on a server yet ({target}); accepted targets: " + ", ".join(TARGETS))
+        parts = urlsplit(target)
+        # A URL may carry a password or a key; neither belongs into a message.
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+        raise TargetUnavailable(f"labs cannot run on a server yet ({shown}); accepted targets: " + ", ".join(TARGETS))
     if target == "sim":
         return _OpenSimulated(config, gpu or SIM_GPU)
     if target == "engine":
         return _OpenEngine(config, cache_dir, progress)
     raise ConfigError("target", target, ", ".join(TARGETS))
+
+
+def import_model_packages() -> None:
+    """Import what a real model needs, all at once: seconds, during which an interruption would leave half of it."""
+    import engine.model.model_runner  # noqa: F401
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, LlamaForCausalLM  # noqa: F401
 
 
 class _OpenEngine:
@@ -49,8 +59,11 @@ class _OpenEngine:
     kind = "engine"
 
     def __init__(self, config: EngineConfig, cache_dir: str | None, progress: LoadProgress | None) -> None:
+        from engine.model.model_source import find_model
+
         self._config, self._cache_dir, self._progress = config, cache_dir, progress
         self._loaded: dict[tuple[str, str, str, int], Any] = {}
+        find_model(config.model)  # a wrong name is reported before anything is loaded
 
     def __call__(self, **engine_fields: Any) -> Target:
         # Checked before the model is loaded: a wrong field should not cost half a minute.

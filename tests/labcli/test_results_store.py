@@ -59,7 +59,7 @@ def test_records_are_found_newest_first(store, record):
 
 
 def test_the_check_makes_the_folder_and_leaves_no_file(store):
-    store.check_writable()
+    store.check_writable("90-stub-lab")
     assert list(store.folder.iterdir()) == []
 
 
@@ -68,5 +68,12 @@ def test_a_folder_without_write_permission_is_named(store):
     store.folder.mkdir()
     store.folder.chmod(0o500)
     with pytest.raises(PermissionError) as refused:
-        store.check_writable()
+        store.check_writable("90-stub-lab")
     assert str(store.folder) in str(refused.value)
+
+
+def test_a_lab_folder_that_is_a_file_is_named_before_the_run(store):
+    store.folder.mkdir(parents=True, exist_ok=True)
+    (store.folder / "90-stub-lab").write_text("")
+    with pytest.raises(OSError, match="not a folder; accepted: --results-dir"):
+        store.check_writable("90-stub-lab")

@@ -233,3 +233,36 @@ def test_a_shell_completes_commands_and_labs(labcli_process, monkeypatch, shell)
     monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
     stdout, _ = labcli_process().communicate(timeout=60)
     assert "stub-lab" in stdout
+
+
+def test_a_server_s_password_and_key_are_never_shown(stub_folder, tmp_path, monkeypatch):
+    from labcli.main import app
+
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["run-lab", "90", "--target", "http://me:pepper@127.0.0.1:1/v1?key=pepper"])
+    assert result.exit_code == 1 and "http://127.0.0.1:1/v1" in result.stderr and "pepper" not in result.stderr
+    assert list(tmp_path.iterdir()) == []  # what is refused leaves no folder behind
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(["--gpu", "H200"], "--gpu means nothing with --target engine"), (["--target", "sim", "--dtype", "float32"], "--dtype means nothing")],
+)
+def test_an_option_that_the_target_would_ignore_is_refused(stub_folder, arguments, named):
+    from labcli.main import app
+
+    result = CliRunner().invoke(app, ["run-lab", "90", "--no-save", *arguments])
+    assert result.exit_code == 2 and named in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_a_run_that_cannot_be_saved_is_shown_all_the_same(stub_folder, tmp_path, monkeypatch):
+    from labcli.main import app
+    from labcli.results_store import ResultsStore
+
+    def full_disk(self, *_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ResultsStore, "_save", full_disk)
+    result = CliRunner().invoke(app, ["run-lab", "90", "--target", "sim", "--results-dir", str(tmp_path)])
+    assert result.exit_code == 1 and "No space left on device; accepted" in result.stderr
+    assert "It works." in result.stdout and "18,000" in result.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.config import EngineConfig
+from engine.errors import ConfigError
 from engine.kvcache import block_hash, kv_cache_manager
 from engine.kvcache.cache_identity import CacheIdentity
 from labs.lab_04_prefix_cache_hit_rate import LAB, Config
@@ -98,16 +99,15 @@ def break_salt(monkeypatch):
 def test_a_broken_engine_does_not_pass(monkeypatch, broken):
     broken(monkeypatch)
     small = Config(shared_tokens=160, user_tokens=32, short_shared_tokens=96, num_requests=3, max_shift=20, page_sizes=(16,))
-    try:
-        report = run_lab(small)
-    except Exception:
-        return  # it did not even run through
-    assert not report.agrees
+    assert not run_lab(small).agrees
 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [({"num_requests": 1}, "num_requests is 1"), ({"page_sizes": ()}, "page_sizes"), ({"block_size": 0}, "block_size is 0")],
+    [
+        ({"num_requests": 1}, "num_requests is 1"), ({"page_sizes": ()}, "page_sizes"), ({"block_size": 0}, "block_size is 0"),
+        ({"page_sizes": (16, 100_000)}, "page_sizes is"), ({"max_shift": 200_000}, "max_shift is 200000"),
+    ],
 )
 def test_an_impossible_configuration_is_named(fields, named):
     with pytest.raises(ValueError, match=f"{named}.*accepted"):
@@ -127,3 +127,18 @@ def test_a_pool_too_small_for_the_lab_misses_predictions_and_says_why():
     report = run_lab(Config(pool_tokens=5000))
     assert not report.agrees
     assert any("were evicted" in line for line in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [({"pool_tokens": 100}, "pool_tokens is 100; accepted: at least 2233"), ({"shared_tokens": 9000}, "shared_tokens is 9000; accepted: at most")],
+)
+def test_a_prompt_that_cannot_fit_is_named_by_the_lab_s_field(fields, named):
+    with pytest.raises(ConfigError, match=named):
+        run_lab(Config(**fields))
+
+
+@pytest.mark.parametrize("block_size", [7, 64, 784])
+def test_a_cold_start_is_proven_for_blocks_of_any_size(block_size):
+    report = run_lab(Config(block_size=block_size, page_sizes=(3,), num_requests=3))
+    assert report.agrees and report.cache_state == "cold"

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -76,3 +78,17 @@ def test_a_device_that_is_not_there_is_refused_first(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="device is 'cuda'"):
         load_model(EngineConfig(model="synthetic:tiny", device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "encoder-decoder"),
+        ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, "recurrent state"),
+        ({"model_type": "bloom", "architectures": ["BloomForCausalLM"]}, "ALiBi"),
+    ],
+)
+def test_a_model_of_the_wrong_kind_is_refused_for_its_kind_not_for_its_length(tmp_path, config, reason):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelNotSupported, match=reason):
+        load_model(EngineConfig(model=str(tmp_path), device="cpu"))
