@@ -13,9 +13,11 @@ def held_interrupts() -> Iterator[None]:
     """While inside, Ctrl-C waits; it is raised at the end.
 
     For importing torch and transformers: interrupted half-way, they break in ways that no handler can tell from a
-    fault, or abort the process. Does nothing outside of the main thread, which alone gets interrupts.
+    fault, or abort the process. Does nothing where there is nothing to hold: outside of the main thread, which alone
+    gets interrupts, and in a process that ignores them.
     """
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield
         return
     pending = False

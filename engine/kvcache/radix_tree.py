@@ -118,20 +118,10 @@ class RadixTree:
         """The longest stored prefix, in whole pages. Marks its nodes as used; splits one where the match ends in it."""
         key = self._page_aligned(token_ids)
         slots = array("q")
-        now = self._clock()
-        node, start = self.root, 0
-        node.last_access = now
-        while start < len(key):
-            child = node.children.get(self._child_key(node, key, start, namespace))
-            if child is None:
-                break
-            child.last_access = now
-            length = self._common_length(child.tokens, key, start)
-            if length < len(child.tokens):
-                child = self._split(child, length)
-            slots.extend(child.slots)
-            node, start = child, start + length
-        return RadixMatch(start, slots, node)
+        node, num_tokens = self.root, 0
+        for node, num_tokens in self._walk(key, namespace):
+            slots.extend(node.slots)
+        return RadixMatch(num_tokens, slots, node)
 
     def insert(
         self,
@@ -149,23 +139,12 @@ class RadixTree:
         """
         key = self._page_aligned(token_ids)
         slots = array("q", slots[: len(key)])
-        now = self._clock()
         node, start = self.root, 0
-        node.last_access = now
         node.priority = max(node.priority, priority)
-        while start < len(key):
-            child = node.children.get(self._child_key(node, key, start, namespace))
-            if child is None:
-                break
-            child.last_access = now
-            length = self._common_length(child.tokens, key, start)
-            if length < len(child.tokens):
-                child = self._split(child, length)
-            child.priority = max(child.priority, priority)
-            start += length
+        for node, start in self._walk(key, namespace):
+            node.priority = max(node.priority, priority)
             if start > inserted_len:
-                child.hit_count += 1
-            node = child
+                node.hit_count += 1
         prefix_len = start
         if start < len(key):
             leaf = self._new_node(key[start:], slots[start:], node, namespace)
@@ -250,6 +229,24 @@ class RadixTree:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
+
+    def _walk(self, key: array, namespace: Namespace) -> Iterator[tuple[RadixNode, int]]:
+        """The nodes that hold the start of `key`, each with the tokens matched up to its end; all are used now.
+
+        A node that `key` leaves half-way is split, and its upper part is the last.
+        """
+        now = self._clock()
+        node, start = self.root, 0
+        node.last_access = now
+        while start < len(key):
+            child = node.children.get(self._child_key(node, key, start, namespace))
+            if child is None:
+                return
+            child.last_access = now
+            length = self._common_length(child.tokens, key, start)
+            node = child if length == len(child.tokens) else self._split(child, length)
+            start += length
+            yield node, start
 
     def _new_node(self, tokens: array, slots: array, parent: RadixNode | None, namespace: Namespace) -> RadixNode:
         self._num_nodes_made += 1

@@ -54,7 +54,7 @@ def check(model):
         ("qwen3_next", {}, "recurrent state"),
         ("minimax", {}, "linear_attention"),
         ("lfm2", {"layer_types": ["conv"] * 30 + ["full_attention"] * 2}, "hybrid layers"),
-        ("bloom", {}, "attention interface"),
+        ("bloom", {}, "ALiBi"),
         ("falcon", {"alibi": True}, "ALiBi"),
         ("deepseek_v3", {}, "latent attention"),
         ("gemma3", {}, "several models"),
