@@ -20,6 +20,7 @@ from engine.kvcache.cache_identity import LoRA, MultimodalItem
 from engine.kvcache.open_kv_cache import open_kv_cache
 from engine.metrics import PrefixCacheStats
 from engine.request import FinishReason, Request, RequestStatus, SamplingParams
+from engine.request_limits import RequestLimits
 from engine.request_output import RequestOutput
 from engine.request_progress import RequestProgress
 from engine.runner import Runner, TokenLogprobs
@@ -76,13 +77,9 @@ class LLMEngine:
         self.manager, self._block_hasher = open_kv_cache(config, self._num_blocks, self.max_model_len, runner.now)
         runner.allocate_kv(self._num_blocks, config.unit_size)
         self.scheduler = Scheduler(config, self.manager, self.max_model_len)
+        self._limits = RequestLimits(config, runner, self.max_model_len, self._num_blocks, tokenizer is not None)
         self._records: dict[str, _Record] = {}
         self._num_requests = 0
-
-    @property
-    def num_usable_tokens(self) -> int:
-        """Tokens the pool can hold."""
-        return self.manager.pool.num_usable * self.config.unit_size
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -132,7 +129,9 @@ class LLMEngine:
             request.adopt(self._block_hasher, self.runner.now())
         else:
             request = self.make_request(prompt, sampling_params, **fields)
-        self._check(request)
+        if request.request_id in self._records:
+            raise RequestRefused(f"request id {request.request_id!r} is in use; accepted: an id of no unfinished request")
+        self._limits.check(request)
         wants_logprobs = request.sampling_params.logprobs is not None
         self._records[request.request_id] = _Record(request, [] if wants_logprobs else None, {})
         self.scheduler.add_request(request)
@@ -317,34 +316,6 @@ class LLMEngine:
         if self.tokenizer is None:
             raise RequestRefused("a text prompt, but this engine has no tokenizer; accepted: token ids")
         return self.tokenizer.encode(prompt)
-
-    def _check(self, request: Request) -> None:
-        if request.request_id in self._records:
-            raise RequestRefused(f"request id {request.request_id!r} is in use; accepted: an id of no unfinished request")
-        vocab_size = self.runner.vocab_size
-        if min(request.all_token_ids) < 0 or max(request.all_token_ids) >= vocab_size:
-            raise RequestRefused(f"a token id outside the vocabulary; accepted: 0 to {vocab_size - 1}")
-        if request.sampling_params.stop and self.tokenizer is None:
-            raise RequestRefused("stop texts, but this engine has no tokenizer; accepted: stop_token_ids")
-        identity = request.identity
-        if not self.runner.is_simulated and (identity.lora or identity.mm_items or identity.prompt_embeds is not None):
-            # Serving them without applying them would be a wrong answer without an error.
-            raise RequestRefused("LoRA, images or prompt embeddings, which the real model runner does not apply; accepted: cache_salt")
-        num_tokens = request.num_prompt_tokens + request.sampling_params.max_tokens
-        wanted = f"prompt of {request.num_prompt_tokens} tokens + max_tokens {request.sampling_params.max_tokens} = {num_tokens}"
-        if num_tokens > self.max_model_len:
-            raise RequestRefused(f"{wanted} exceeds max_model_len {self.max_model_len}")
-        if num_tokens > self.num_usable_tokens:
-            pool = self.manager.pool
-            raise RequestRefused(
-                f"{wanted} exceeds the pool's {self.num_usable_tokens} tokens"
-                f" (num_gpu_blocks {pool.num_blocks}, one of them the null block, of {self.config.unit_size} tokens)"
-            )
-        # Preempted, it would have to recompute all it has in one step.
-        if not self.config.enable_chunked_prefill and num_tokens - 1 > self.config.max_num_batched_tokens:
-            raise RequestRefused(
-                f"{wanted} exceeds max_num_batched_tokens {self.config.max_num_batched_tokens} + 1, with chunked prefill off"
-            )
 
     def _resolve_max_model_len(self) -> int:
         limit = self.runner.max_model_len

@@ -37,7 +37,7 @@ from engine.config import DEFAULT_POOL_TOKENS
 from engine.errors import ConfigError
 from labs.diagnosis import SentRequest, compare
 from labs.measure import Spread, ratio_of_medians
-from labs.output_check import OutputCheck, check_outputs, num_unexplained
+from labs.output_check import compare_cold_and_warm, num_unexplained
 from labs.prefix_series import PrefixSeries
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import Series, SeriesResult, prove_cold, run_series
@@ -251,13 +251,14 @@ def _compare_outputs(
     session: LabSession, target: Target, plan: CachePlan, workload: SharedPrefixWorkload, num_tokens: int
 ) -> tuple[Measurement, str, bool]:
     """Greedy output cold, cold again (the control) and warm: its measurement, a finding, and whether cold was proven."""
-    check, cold = _cold_and_warm_output(session, target, plan.title, workload, num_tokens)
+    check, cold = compare_cold_and_warm(session, target, plan.title, workload.prompts[0], workload.canary_ids, num_tokens)
     proof, text = None, check.text
     if not check.equal and target.info.dtype != "float32":
         session.expect(3)
         exact = session.open_target(**plan.engine_fields, dtype="float32")
         try:
-            proof, _ = _cold_and_warm_output(session, exact, f"{plan.title}, float32", workload, num_tokens)
+            title = f"{plan.title}, float32"
+            proof, _ = compare_cold_and_warm(session, exact, title, workload.prompts[0], workload.canary_ids, num_tokens)
         finally:
             exact.close()
         text += f"; in float32: {proof.text}"
@@ -270,18 +271,6 @@ def _compare_outputs(
     measurement = Measurement("total", "tokens", (unexplained,), plan.title, row, law, note=note)
     session.record(measurement)
     return measurement, f"{plan.title}: {text}", cold
-
-
-def _cold_and_warm_output(
-    session: LabSession, target: Target, title: str, workload: SharedPrefixWorkload, num_tokens: int
-) -> tuple[OutputCheck, bool]:
-    cold, completions = True, []
-    for label in ("cold", "cold again", "warm"):
-        if label != "warm":
-            cold = prove_cold(session, target, workload.canary_ids) and cold
-        completions.append(target.complete(workload.prompts[0], max_tokens=num_tokens, logprob_gaps=True))
-        session.progress(f"{title}: greedy output {label}")
-    return check_outputs(*completions), cold
 
 
 def _findings(target: Target, plan: CachePlan, results: dict[str, SeriesResult]) -> list[str]:

@@ -9,8 +9,11 @@ rounding. The second cold run is the control: what differs there is not the cach
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Sequence
 
-from labs.targets.base import Completion
+from labs.protocol import LabSession
+from labs.series import prove_cold
+from labs.targets.base import Completion, Target
 
 # Log-probability gap of the two best tokens below which even float32 rounding could decide.
 FLOAT32_NEAR_TIE = 1e-3
@@ -50,6 +53,19 @@ def check_outputs(cold: Completion, cold_again: Completion, warm: Completion) ->
     position = control if control is not None else parted
     gap = min(gaps) if position is None else gaps[position]
     return OutputCheck(len(cold.output_token_ids), warm.num_cached_tokens or 0, control, parted, gap)
+
+
+def compare_cold_and_warm(
+    session: LabSession, target: Target, title: str, prompt: Sequence[int], canary_ids: Sequence[int], num_tokens: int
+) -> tuple[OutputCheck, bool]:
+    """Run one prompt cold, cold again and warm, greedy; the comparison, and whether both cold starts were proven."""
+    cold, completions = True, []
+    for label in ("cold", "cold again", "warm"):
+        if label != "warm":
+            cold = prove_cold(session, target, canary_ids) and cold
+        completions.append(target.complete(prompt, max_tokens=num_tokens, logprob_gaps=True))
+        session.progress(f"{title}: greedy output {label}")
+    return check_outputs(*completions), cold
 
 
 def num_unexplained(check: OutputCheck, dtype: str, proof: OutputCheck | None) -> int:
