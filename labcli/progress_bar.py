@@ -47,7 +47,7 @@ class ProgressBar:
         if self._display is None:
             return
         if self._loading_task is None:
-            self._loading_task = self._display.add_task(label)
+            self._loading_task = self._display.add_task(label, total=num_total)
         self._display.update(
             self._loading_task, description=label, completed=num_done, total=num_total, visible=num_done < num_total
         )
@@ -62,7 +62,7 @@ class ProgressBar:
         if self._display is None:
             return
         if self._request_task is None:
-            self._request_task = self._display.add_task(label)
+            self._request_task = self._display.add_task(label, total=self._num_expected)
         # A lab that announced too few still shows a sensible bar.
         total = max(self._num_expected, self._num_done)
         self._display.update(self._request_task, description=label, completed=self._num_done, total=total)

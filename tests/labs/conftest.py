@@ -1,6 +1,5 @@
 """Tokenizers for the workload's tests: a real one, loaded once, and a byte tokenizer."""
 
-
 import pytest
 
 
