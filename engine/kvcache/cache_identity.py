@@ -17,6 +17,7 @@ Tags keep a salt "x" apart from an adapter named "x". Source: vLLM 0.32.0, v1/co
 from __future__ import annotations
 
 import hashlib
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Sequence
@@ -71,6 +72,15 @@ class CacheIdentity:
     def is_plain(self) -> bool:
         """True when tokens alone name the K/V."""
         return self.lora is None and not self.mm_items and not self.cache_salt and self.prompt_embeds is None
+
+    @property
+    def keyless_from(self) -> int:
+        """The position from which no block has extra keys; larger than any position when there is none."""
+        if self.lora is not None or self.prompt_embeds is not None:
+            return sys.maxsize
+        if self.mm_items:
+            return self.mm_items[-1].offset + self.mm_items[-1].length
+        return 1 if self.cache_salt else 0
 
     def extra_keys(self, start: int, end: int) -> tuple[Any, ...] | None:
         """The keys of the block of tokens [start, end); None (never an empty tuple) when there are none."""

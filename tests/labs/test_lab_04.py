@@ -11,6 +11,7 @@ from engine.kvcache.cache_identity import CacheIdentity
 from labs.lab_04_prefix_cache_hit_rate import LAB, Config
 from labs.protocol import LabReport
 from labs.targets.open_target import SIM_MODEL, open_target_factory
+from tests.broken_rules import name_blocks_without_their_parents
 from tests.labs.fake_session import FakeSession
 
 HASH, PAGE_1, PAGE_16 = "hash cache, block 16", "radix cache, page 1", "radix cache, page 16"
@@ -77,8 +78,7 @@ def test_two_runs_say_the_same(report):
 
 
 def break_parent(monkeypatch):
-    original = block_hash.hash_block_tokens
-    monkeypatch.setattr(block_hash, "hash_block_tokens", lambda function, parent, *rest: original(function, b"", *rest))
+    monkeypatch.setattr(block_hash.BlockHasher, "extend", name_blocks_without_their_parents)
 
 
 def break_cap(monkeypatch):
