@@ -1,8 +1,13 @@
-"""The cost of naming blocks: seconds to hash a chain of full blocks, per algorithm.
+"""The cost of naming blocks: seconds to hash a chain of full blocks, per algorithm, and where they go.
 
-The chain is what a long prompt makes: every block's name goes into the next one's, so the work cannot be spread
-over cores, and a change in the first block is a change in all. Timed is the name itself (serialise parent,
-tokens and extra keys, then digest), with the token ids ready in Python tuples' order.
+The chain is what a long prompt makes: every block's name goes into the next one's, so the work cannot be spread over
+cores. Three times are taken, all from token ids in a Python list:
+
+    whole prompt   all blocks named by one call, as when a request arrives
+    appends        block after block, each by a call of its own, as when a request decodes
+    digest alone   the same bytes, serialised beforehand, through the digest: the floor that no way of naming can beat
+
+What the whole prompt takes above the floor is serialisation, and the loop around it.
 
 Protocol and defaults: vLLM 0.32.0, benchmarks/benchmark_prefix_block_hash.py (10,000 blocks of 32 tokens drawn by
 `random.Random(seed)`, five trials, throughput from the best of them).
@@ -13,15 +18,23 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from dataclasses import dataclass
-from typing import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from itertools import chain
+from typing import Sequence
 
 from engine.config import HASH_ALGORITHMS
 from engine.errors import ConfigError
-from engine.kvcache.block_hash import BlockHasher, hash_block_tokens
+from engine.kvcache.block_hash import BlockHash, BlockHasher, resolve_none_hash_seed
 from engine.kvcache.cache_identity import CacheIdentity
+from labs.measure import Spread
 
 _LARGEST = {"num_blocks": 1_000_000, "block_size": 65_536, "vocab_size": 2**31 - 1, "seed": 2**63 - 1, "trials": 1_000}
+_MOST_TOKENS = 20_000_000  # in one chain: more would not fit into an ordinary machine's memory as Python lists
+_PLAIN = CacheIdentity()
+
+GROWTH_TOKENS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000)
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,9 @@ class Config:
             value, low = getattr(self, name), 0 if name == "seed" else 1
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 raise ConfigError(name, value, f"a whole number from {low} to {high}")
+        if self.num_tokens > _MOST_TOKENS:
+            most = _MOST_TOKENS // self.block_size
+            raise ConfigError("num_blocks", self.num_blocks, f"with blocks of {self.block_size}, a whole number from 1 to {most}")
         if not self.algorithms:
             raise ConfigError("algorithms", self.algorithms, ", ".join(HASH_ALGORITHMS))
         for algorithm in self.algorithms:
@@ -53,79 +69,200 @@ class Config:
 
 @dataclass(frozen=True)
 class HashCost:
-    """Seconds one algorithm took for the whole chain, one sample a trial."""
+    """Seconds that one algorithm took for a whole chain, one sample a trial of each kind."""
 
     algorithm: str
-    config: Config
-    samples_s: tuple[float, ...]
-    last_digest: str  # hexadecimal name of the last block, which stands for the whole chain
+    num_blocks: int
+    block_size: int
+    whole_s: tuple[float, ...]
+    append_s: tuple[float, ...]
+    digest_s: tuple[float, ...]
+
+    @property
+    def spread(self) -> Spread:
+        return Spread.of(self.whole_s)
 
     @property
     def best_s(self) -> float:
-        return min(self.samples_s)
-
-    @property
-    def median_s(self) -> float:
-        return statistics.median(self.samples_s)
-
-    @property
-    def spread(self) -> float:
-        """(worst - best) / median: how much the machine disturbed the trials."""
-        return (max(self.samples_s) - self.best_s) / self.median_s
+        return min(self.whole_s)
 
     @property
     def ns_per_block(self) -> float:
-        return self.best_s / self.config.num_blocks * 1e9
+        return self.best_s / self.num_blocks * 1e9
 
     @property
     def ns_per_token(self) -> float:
-        return self.best_s / self.config.num_tokens * 1e9
+        return self.ns_per_block / self.block_size
 
     @property
     def tokens_per_s(self) -> float:
-        return self.config.num_tokens / self.best_s
+        return self.num_blocks * self.block_size / self.best_s
+
+    @property
+    def digest_ns_per_block(self) -> float:
+        """The floor."""
+        return min(self.digest_s) / self.num_blocks * 1e9
+
+    @property
+    def serialise_ns_per_block(self) -> float:
+        """What is left above the floor; 0 where the floor's own trials were disturbed more."""
+        return max(self.ns_per_block - self.digest_ns_per_block, 0.0)
+
+    @property
+    def append_ns_per_block(self) -> float:
+        return min(self.append_s) / self.num_blocks * 1e9
 
 
-def make_blocks(config: Config) -> list[list[int]]:
-    """[num_blocks][block_size] token ids, the same for the same seed."""
-    draw = random.Random(config.seed).randrange
-    return [[draw(config.vocab_size) for _ in range(config.block_size)] for _ in range(config.num_blocks)]
+class NamedChain:
+    """One prompt under one algorithm, named once, and ready to be timed."""
+
+    def __init__(self, algorithm: str, token_ids: Sequence[int], block_size: int, none_hash_seed: str | None = None) -> None:
+        """token_ids: [num_tokens], with at least one full block.
+
+        Raises ConfigError for an unknown algorithm, MissingPackage when the algorithm's package is not installed.
+        """
+        self.none_hash_seed = resolve_none_hash_seed(algorithm) if none_hash_seed is None else none_hash_seed
+        self.hasher = BlockHasher(algorithm, block_size, self.none_hash_seed)
+        self.token_ids = list(token_ids)
+        self.names: list[BlockHash] = []
+        self.hasher.extend(self.names, self.token_ids, _PLAIN)
+        assert self.names, "a chain needs a full block"
+        size = block_size
+        self._blocks = [self.token_ids[number * size : (number + 1) * size] for number in range(len(self.names))]
+
+    def time_whole(self) -> float:
+        """Seconds to name all blocks by one call."""
+        names: list[BlockHash] = []
+        begin = time.perf_counter()
+        self.hasher.extend(names, self.token_ids, _PLAIN)
+        elapsed_s = time.perf_counter() - begin
+        self._check(names)
+        return elapsed_s
+
+    def time_appends(self) -> float:
+        """Seconds to name them by one call each."""
+        names: list[BlockHash] = []
+        hash_block, parent = self.hasher.hash_block, self.hasher.none_hash
+        begin = time.perf_counter()
+        for block in self._blocks:
+            parent = hash_block(parent, block)
+            names.append(parent)
+        elapsed_s = time.perf_counter() - begin
+        self._check(names)
+        return elapsed_s
+
+    def time_digest(self) -> float:
+        """Seconds to digest the serialised blocks."""
+        messages = self._messages
+        if self.hasher.algorithm.startswith("sha256"):
+            begin = time.perf_counter()
+            for message in messages:
+                last = sha256(message).digest()
+            elapsed_s = time.perf_counter() - begin
+        else:
+            from xxhash import xxh3_128_digest
+
+            begin = time.perf_counter()
+            for message in messages:
+                last = xxh3_128_digest(message)
+            elapsed_s = time.perf_counter() - begin
+        assert last == self.names[-1], "what was digested is not what was named"
+        return elapsed_s
+
+    @cached_property
+    def _messages(self) -> list[bytes]:
+        parents = chain([self.hasher.none_hash], self.names)
+        return [self.hasher.serialise_block(parent, block) for parent, block in zip(parents, self._blocks)]
+
+    def _check(self, names: list[BlockHash]) -> None:
+        assert names == self.names, "equal blocks got unequal names"
 
 
-def measure_hash_cost(
-    algorithm: str,
-    blocks: list[list[int]],
-    config: Config,
-    *,
-    on_trial: Callable[[], None] | None = None,
-) -> HashCost:
-    """Hash the chain `config.trials` times after one unmeasured round.
+class HashBench:
+    """All chains of one configuration, timed in turns, so that a drifting machine disturbs them alike."""
 
-    blocks  from `make_blocks(config)`
+    def __init__(self, chains: Sequence[NamedChain]) -> None:
+        self.chains = tuple(chains)
+        self._samples: list[dict[str, list[float]]] = [{"whole": [], "append": [], "digest": []} for _ in chains]
+        for chain_ in chains:  # first rounds bring code and data into the caches
+            chain_.time_whole(), chain_.time_appends(), chain_.time_digest()
+
+    def run_trial(self) -> None:
+        """One sample of each kind, of each chain."""
+        for chain_, samples in zip(self.chains, self._samples):
+            samples["whole"].append(chain_.time_whole())
+            samples["append"].append(chain_.time_appends())
+            samples["digest"].append(chain_.time_digest())
+
+    @property
+    def costs(self) -> list[HashCost]:
+        """What was measured so far; needs one trial at least."""
+        return [
+            HashCost(
+                chain_.hasher.algorithm,
+                len(chain_.names),
+                chain_.hasher.block_size,
+                tuple(samples["whole"]),
+                tuple(samples["append"]),
+                tuple(samples["digest"]),
+            )
+            for chain_, samples in zip(self.chains, self._samples)
+        ]
+
+
+@dataclass(frozen=True)
+class HashGrowth:
+    """Seconds to name whole prompts of rising length, and the straight line through their medians."""
+
+    algorithm: str
+    block_size: int
+    num_tokens: tuple[int, ...]
+    samples_s: tuple[tuple[float, ...], ...]  # one tuple a length
+
+    @property
+    def medians_s(self) -> list[float]:
+        return [statistics.median(samples) for samples in self.samples_s]
+
+    @property
+    def ns_per_token(self) -> float:
+        """The line's slope."""
+        return statistics.linear_regression(self.num_tokens, self.medians_s).slope * 1e9
+
+    @property
+    def r_squared(self) -> float:
+        """The share of the differences between lengths that the line explains."""
+        return statistics.correlation(self.num_tokens, self.medians_s) ** 2
+
+    @property
+    def exponent(self) -> float:
+        """The e of time ~ L^e over lengths from 10,000 tokens on: 1 is linear, 2 quadratic."""
+        long = [(n, s) for n, s in zip(self.num_tokens, self.medians_s) if n >= 10_000]
+        return _log_slope(long)
+
+
+def _log_slope(points: Sequence[tuple[float, float]]) -> float:
+    from math import log
+
+    return statistics.linear_regression([log(x) for x, _ in points], [log(y) for _, y in points]).slope
+
+
+def measure_growth(algorithm: str, config: Config, lengths: Sequence[int] = GROWTH_TOKENS) -> HashGrowth:
+    """Time whole prompts of `lengths` tokens, cut from one list, each `config.trials` times in turns.
+
     Raises MissingPackage when the algorithm's package is not installed.
     """
-    hasher = BlockHasher(algorithm, config.block_size)
-    samples = []
-    digests: set[bytes] = set()
+    token_ids = make_token_ids(replace(config, num_blocks=-(-max(lengths) // config.block_size)))
+    chains = [NamedChain(algorithm, token_ids[:length], config.block_size) for length in lengths]
+    samples: list[list[float]] = [[] for _ in chains]
     for trial in range(config.trials + 1):
-        begin = time.perf_counter()
-        parent = hasher.none_hash
-        for block in blocks:
-            parent = hash_block_tokens(hasher.hash_function, parent, block)
-        elapsed_s = time.perf_counter() - begin
-        digests.add(bytes(parent))
-        if trial > 0:  # the first round also imports the package and warms the processor
-            samples.append(elapsed_s)
-        if on_trial is not None:
-            on_trial()
-    assert len(digests) == 1, "equal blocks got unequal names"
-    _check_against_the_engine(hasher, blocks, digests.pop())
-    return HashCost(algorithm, config, tuple(samples), bytes(parent).hex())
+        for chain_, times in zip(chains, samples):
+            elapsed_s = chain_.time_whole()
+            if trial:
+                times.append(elapsed_s)
+    return HashGrowth(algorithm, config.block_size, tuple(lengths), tuple(map(tuple, samples)))
 
 
-def _check_against_the_engine(hasher: BlockHasher, blocks: list[list[int]], last_digest: bytes) -> None:
-    """What was timed is what the engine computes for a prompt: as many names, and the same last one."""
-    names: list = []
-    hasher.extend(names, [token_id for block in blocks for token_id in block], CacheIdentity())
-    assert len(names) == len(blocks), "a full block got no name"
-    assert bytes(names[-1]) == last_digest, "the timed chain differs from the engine's"
+def make_token_ids(config: Config) -> list[int]:
+    """[num_blocks * block_size] token ids, the same for the same seed; vLLM's script draws the same."""
+    draw = random.Random(config.seed).randrange
+    return [draw(config.vocab_size) for _ in range(config.num_tokens)]

@@ -64,6 +64,19 @@ def full_blocks(num_tokens: int, unit: int) -> int:
     return num_tokens // unit
 
 
+@law("{num_tokens:,} mod {unit}")
+def unnamed_tail(num_tokens: int, unit: int) -> int:
+    """Tokens behind the last full block: L mod B. They have no name, so nobody can find them."""
+    return num_tokens - unit * full_blocks(num_tokens, unit)
+
+
+@law("⌊({num_known:,} + {num_appended:,})/{unit}⌋ − ⌊{num_known:,}/{unit}⌋")
+def newly_full_blocks(num_known: int, num_appended: int, unit: int) -> int:
+    """Blocks that k further tokens fill, and that alone are hashed: ⌊(L + k)/B⌋ − ⌊L/B⌋."""
+    _check(num_appended >= 0, "num_appended", num_appended, "a whole number from 0")
+    return full_blocks(num_known + num_appended, unit) - full_blocks(num_known, unit)
+
+
 @law("{unit}·⌊min({match_tokens:,}, {prompt_tokens:,} − 1)/{unit}⌋")
 def reuse(match_tokens: int, prompt_tokens: int, unit: int) -> int:
     """Tokens a request takes from the cache when its first m tokens are there: unit·⌊min(m, L − 1)/unit⌋.

@@ -20,6 +20,7 @@ Sources: pickle protocol 5, Lib/pickletools.py of CPython; CBOR, RFC 8949, secti
 from __future__ import annotations
 
 import pickle
+import struct
 from array import array
 from functools import lru_cache
 from operator import index
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import numpy
 
 _RUN_TOKENS = 16_384  # in one buffer; it stays in the processor's cache
+_MAX_PACKED_TOKENS = 64  # in a block that is written alone
+_MAX_SHORTENED = 8  # ids of such a block; with more, cbor2 is quicker
 _UNSIGNED_32 = next(code for code in "IL" if array(code).itemsize == 4)
 
 
@@ -246,6 +249,11 @@ class PickleEncoding(BlockEncoding):
     def open_serialiser() -> Callable[[Any], bytes]:
         return _pickled
 
+    def block(self, parent: bytes, token_ids: Sequence[int], extra_keys: tuple[Any, ...] | None) -> bytes:
+        if type(sum(token_ids)) is not int:
+            return super().block(parent, token_ids, extra_keys)
+        return pickle.dumps((parent, tuple(token_ids), extra_keys), pickle.HIGHEST_PROTOCOL)  # a call less than there
+
     def head(self, body_bytes: int) -> bytes:
         # Protocol 5; a frame, of all that follows its length; a short string of bytes.
         frame_bytes = 2 + self.name_bytes + body_bytes
@@ -294,6 +302,32 @@ class CborEncoding(BlockEncoding):
             raise MissingPackage("the *_cbor hash algorithms need cbor2: pip install cbor2") from None
         return lambda value: cbor2.dumps(value, canonical=True)
 
+    def __init__(self, block_size: int, name_bytes: int) -> None:
+        super().__init__(block_size, name_bytes)
+        self._before, self._open = self.head(0), self.open()
+        self._slots = [0x19, 0] * block_size if block_size <= _MAX_PACKED_TOKENS else []
+        self._pack = struct.Struct(">" + "BH" * (len(self._slots) // 2)).pack
+
+    def block(self, parent: bytes, token_ids: Sequence[int], extra_keys: tuple[Any, ...] | None) -> bytes:
+        # All ids at once as if each took three bytes; then the few below 256 are made shorter.
+        slots = self._slots[:]
+        try:
+            slots[1::2] = token_ids
+            tokens = self._pack(*slots)
+        except (struct.error, ValueError):  # an id of more than two bytes, or none at all, or a large block
+            return super().block(parent, token_ids, extra_keys)
+        high = tokens[1::3]
+        if 0 in high:
+            if high.count(0) > _MAX_SHORTENED:
+                return super().block(parent, token_ids, extra_keys)
+            shortened = bytearray(tokens)
+            position = high.rfind(0)
+            while position >= 0:
+                shortened[3 * position : 3 * position + 3] = _CBOR_BELOW_256[tokens[3 * position + 2]]
+                position = high.rfind(0, 0, position)
+            tokens = bytes(shortened)
+        return self._before + parent + self._open + tokens + self.keys(extra_keys)
+
     def head(self, body_bytes: int) -> bytes:
         return b"\x83" + _cbor_head(0x40, self.name_bytes)
 
@@ -321,6 +355,9 @@ def _cbor_head(major_type: int, number: int) -> bytes:
         return bytes([major_type | number])
     length = next(length for length in (1, 2, 4, 8) if number < 256**length)
     return bytes([major_type | {1: 24, 2: 25, 4: 26, 8: 27}[length]]) + number.to_bytes(length, "big")
+
+
+_CBOR_BELOW_256 = [_cbor_head(0, number) for number in range(256)]
 
 
 @lru_cache(maxsize=None)

@@ -159,6 +159,18 @@ class BlockHasher:
         self._digest = chosen.open_digest()
         self._encoding = chosen.encoding(block_size, chosen.name_bytes)
 
+    def serialise_block(
+        self, parent: BlockHash, block_token_ids: Sequence[int], extra_keys: tuple[Any, ...] | None = None
+    ) -> bytes:
+        """The bytes whose digest is the block's name."""
+        return self._encoding.block(parent, block_token_ids, extra_keys)
+
+    def hash_block(
+        self, parent: BlockHash, block_token_ids: Sequence[int], extra_keys: tuple[Any, ...] | None = None
+    ) -> BlockHash:
+        """The name of one full block; equal to `hash_block_tokens`."""
+        return self._digest(self._encoding.block(parent, block_token_ids, extra_keys))  # type: ignore[return-value]
+
     def extend(self, block_hashes: list[BlockHash], token_ids: Sequence[int], identity: CacheIdentity) -> None:
         """Append the names of all full blocks of `token_ids` that `block_hashes` does not name yet.
 
@@ -166,8 +178,14 @@ class BlockHasher:
         takes them; TypeError for one that is no integer.
         """
         block_size = self.block_size
-        num_blocks = len(token_ids) // block_size
-        if num_blocks == len(block_hashes):
+        num_known, num_blocks = len(block_hashes), len(token_ids) // block_size
+        if num_blocks <= num_known:
+            return
+        if num_blocks == num_known + 1:  # a decoding request's block
+            start, end = num_known * block_size, num_blocks * block_size
+            extra_keys = identity.extra_keys(start, end) if start < identity.keyless_from else None
+            parent = block_hashes[-1] if num_known else self.none_hash
+            block_hashes.append(self.hash_block(parent, token_ids[start:end], extra_keys))
             return
         num_keyed = min(-(-identity.keyless_from // block_size), num_blocks)
         self._extend(block_hashes, token_ids, num_keyed, identity)
@@ -191,7 +209,7 @@ class BlockHasher:
         for number in range(len(block_hashes), num_blocks):
             start, end = number * self.block_size, (number + 1) * self.block_size
             extra_keys = None if identity is None else identity.extra_keys(start, end)
-            parent = self._digest(self._encoding.block(parent, token_ids[start:end], extra_keys))
+            parent = self.hash_block(parent, token_ids[start:end], extra_keys)
             block_hashes.append(parent)
 
     def _extend_by_run(self, block_hashes: list[BlockHash], run: Run) -> None:

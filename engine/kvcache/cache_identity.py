@@ -20,6 +20,7 @@ import hashlib
 import sys
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Sequence
 
 
@@ -73,7 +74,7 @@ class CacheIdentity:
         """True when tokens alone name the K/V."""
         return self.lora is None and not self.mm_items and not self.cache_salt and self.prompt_embeds is None
 
-    @property
+    @cached_property
     def keyless_from(self) -> int:
         """The position from which no block has extra keys; larger than any position when there is none."""
         if self.lora is not None or self.prompt_embeds is not None:

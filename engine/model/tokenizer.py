@@ -7,11 +7,30 @@ shared tokens are exact. A chat template writes its special tokens as text, and 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol, Sequence
+from typing import Any, Callable, Protocol, Sequence
 
 from engine.errors import ModelNotFound, ModelNotSupported
-from engine.model.model_source import BYTE_EOS_TOKEN_ID
+from engine.model.model_source import BYTE_EOS_TOKEN_ID, find_model
 from engine.model.quiet import quiet_transformers
+
+
+def open_tokenizer(
+    model: str, cache_dir: str | None = None, progress: Callable[[str, int, int], None] | None = None
+) -> TextTokenizer:
+    """The tokenizer of a model by its name, without the weights. Converts a bundled model on first use, as a run would.
+
+    Raises ModelNotFound.
+    """
+    source = find_model(model)
+    if source.shape:
+        return ByteTokenizer(source.shape["vocab_size"])
+    folder = source.folder
+    if source.gguf_path is not None:
+        from engine.model.model_cache import converted_folder
+
+        folder = converted_folder(source.gguf_path, cache_dir, progress)
+    assert folder is not None
+    return Tokenizer.from_folder(folder)
 
 
 class TextTokenizer(Protocol):

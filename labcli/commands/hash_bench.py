@@ -1,99 +1,138 @@
 """`labcli hash-bench`: what naming a block costs, per algorithm.
 
     labcli hash-bench
-    labcli hash-bench --num-blocks 20000 --block-size 16 --algorithms sha256 --algorithms xxhash
+    labcli hash-bench --num-blocks 20000 --block-size 16 --algorithms sha256 xxhash
+    labcli hash-bench --prompt chat.json --prefill "H100 SXM"
+    labcli hash-bench --against vllm --vllm-python ~/vllm/bin/python
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any, Optional
 
 import typer
 
+_BLOCK_SIZE, _PROMPT_BLOCK_SIZE = 32, 16
+_GPU, _SHAPE, _MODEL = "H100 SXM", "llama-3-8b", "smollm2"
+
 
 def hash_bench(
-    num_blocks: Annotated[int, typer.Option(help="Blocks in the chain.")] = 10_000,
-    block_size: Annotated[int, typer.Option(help="Tokens in a block.")] = 32,
-    vocab_size: Annotated[int, typer.Option(help="Token ids are drawn from 0 up to this.")] = 32_000,
-    seed: Annotated[int, typer.Option(help="Decides the token ids.")] = 0,
+    more_algorithms: Annotated[Optional[list[str]], typer.Argument(hidden=True, metavar="")] = None,
+    num_blocks: Annotated[Optional[int], typer.Option(help="Blocks in the chain. [default: 10000]")] = None,
+    block_size: Annotated[
+        Optional[int], typer.Option(help=f"Tokens in a block. [default: {_BLOCK_SIZE}; {_PROMPT_BLOCK_SIZE} with --prompt]")
+    ] = None,
+    vocab_size: Annotated[Optional[int], typer.Option(help="Token ids are drawn from 0 up to this. [default: 32000]")] = None,
+    seed: Annotated[Optional[int], typer.Option(help="Decides the token ids. [default: 0]")] = None,
     trials: Annotated[int, typer.Option(help="Measured rounds per algorithm.")] = 5,
     algorithms: Annotated[
         Optional[list[str]],
-        typer.Option(metavar="NAME", help="sha256, sha256_cbor, xxhash, xxhash_cbor; repeatable, or with commas. [default: all]"),
+        typer.Option(metavar="NAME...", help="sha256, sha256_cbor, xxhash, xxhash_cbor; several, or with commas. [default: all]"),
+    ] = None,
+    format_: Annotated[
+        str, typer.Option("--format", metavar="FORM", help="table, or vllm: the lines of vLLM's own script.")
+    ] = "table",
+    prompt: Annotated[
+        Optional[str], typer.Option(metavar="FILE", help="Name this prompt: text, JSON messages or JSON token ids.")
+    ] = None,
+    model: Annotated[
+        Optional[str], typer.Option(help=f"Whose tokenizer reads the prompt, and what engine prefills it. [default: {_MODEL}]")
+    ] = None,
+    prefill: Annotated[
+        Optional[str],
+        typer.Option(metavar="WHERE", help=f"engine (measured here), or a GPU's name (cost model). [default: {_GPU}]"),
+    ] = None,
+    shape: Annotated[
+        Optional[str], typer.Option(metavar="NAME", help=f"The model that this GPU prefills. [default: {_SHAPE}]")
+    ] = None,
+    against: Annotated[
+        Optional[str], typer.Option(metavar="PEER", help="vllm: time vLLM's own function in turns, names compared.")
+    ] = None,
+    vllm_python: Annotated[
+        Optional[str], typer.Option(metavar="PATH", help="A Python that has vLLM. [default: this one]")
     ] = None,
     results_dir: Annotated[
         str, typer.Option(envvar="LABCLI_RESULTS_DIR", metavar="FOLDER", help="Where records are kept.")
     ] = "results",
+    cache_dir: Annotated[
+        Optional[str],
+        typer.Option(envvar="LABCLI_CACHE_DIR", metavar="FOLDER", help="Where prepared models are kept. [default: per user]"),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the record, and nothing else, on stdout.")] = False,
     no_save: Annotated[bool, typer.Option("--no-save", help="Keep no record.")] = False,
 ) -> int:
     """Time the hashes that name blocks."""
-    from engine.errors import MissingPackage
-    from labcli.progress_bar import ProgressBar
+    from labcli.fault import UsageFault
+
+    if more_algorithms and not algorithms:
+        raise UsageFault(f"unexpected {more_algorithms[0]!r}", "labcli hash-bench [OPTIONS]; see --help")
+    if format_ not in ("table", "vllm"):
+        raise UsageFault(f"--format is {format_!r}", "table, vllm")
+    if against not in (None, "vllm"):
+        raise UsageFault(f"--against is {against!r}", "vllm")
+    if vllm_python is not None and against is None:
+        raise UsageFault("--vllm-python means nothing without --against vllm", "--against vllm --vllm-python PATH")
+    drawn = {"num_blocks": num_blocks, "vocab_size": vocab_size, "seed": seed}
+    if prompt is not None:
+        _refuse({f"--{name.replace('_', '-')}": value for name, value in drawn.items()}, "with --prompt", "--block-size, --trials, --algorithms")
+        _refuse({"--format vllm": format_ if format_ == "vllm" else None}, "with --prompt", "--format table")
+    else:
+        beside = {"--model": model, "--prefill": prefill, "--shape": shape}
+        _refuse(beside, "without --prompt", "--prompt FILE, with text, messages or token ids")
+    if prefill == "engine":
+        _refuse({"--shape": shape}, "with --prefill engine", "--model, or --prefill with a GPU's name")
+
+    from labs.hash_cost import Config
+
+    sizes: dict[str, Any] = {name: value for name, value in drawn.items() if value is not None}
+    sizes["block_size"] = block_size if block_size is not None else _BLOCK_SIZE if prompt is None else _PROMPT_BLOCK_SIZE
+    if algorithms:
+        names = [name.strip() for one in [*algorithms, *(more_algorithms or ())] for name in one.split(",")]
+        sizes["algorithms"] = tuple(dict.fromkeys(names))
+    if prompt is not None:
+        sizes["num_blocks"] = 1
+    config = Config(**sizes, trials=trials)
+
+    from labcli.hash_run import HashRun
     from labcli.render.record_json import write_json
     from labcli.results_store import ResultsStore
-    from labcli.run_identity import utc_now
-    from labs.hash_cost import Config, make_blocks, measure_hash_cost
 
-    settings: dict[str, Any] = dict(
-        num_blocks=num_blocks, block_size=block_size, vocab_size=vocab_size, seed=seed, trials=trials
+    settings = None
+    if prompt is not None:
+        settings = _prompt_settings(prompt, model or _MODEL, prefill or _GPU, shape or _SHAPE, cache_dir)
+    run = HashRun(
+        config,
+        None if no_save else ResultsStore(results_dir),
+        settings,
+        against_vllm=against is not None,
+        vllm_python=vllm_python,
+        with_growth=format_ == "table",
     )
-    if algorithms:
-        names = [name.strip() for one in algorithms for name in one.split(",")]
-        settings["algorithms"] = tuple(dict.fromkeys(names))
-    config = Config(**settings)
-    store = None if no_save else ResultsStore(results_dir)
-    if store is not None:
-        store.check_writable("hash-bench")
-
-    started_at = utc_now()
-    blocks = make_blocks(config)
-    costs = []
-    with ProgressBar() as bar:
-        bar.expect(len(config.algorithms) * (config.trials + 1))
-        for algorithm in config.algorithms:
-            try:
-                costs.append(
-                    measure_hash_cost(algorithm, blocks, config, on_trial=lambda: bar.advance(algorithm, 1))
-                )
-            except MissingPackage as missing:
-                print(f"labcli: skipping {algorithm}: {missing}", file=sys.stderr)
-    if not costs:
-        raise MissingPackage("no algorithm could be timed; accepted: pip install xxhash cbor2, or --algorithms sha256")
-    record = _record(costs, config, started_at)
-    path = None if store is None else store.save(record)
+    result = run.execute()
+    assert result.record is not None
     if json_:
-        write_json(record)
+        write_json(result.record)
     else:
-        from labcli.render.hash_table import print_hash_table
+        from labcli.render.hash_table import print_hash_result, print_vllm_lines
 
-        print_hash_table(costs, config, path)
-    return 0
+        print_vllm_lines(result) if format_ == "vllm" else print_hash_result(result)
+    return 1 if result.record.missed else 0
 
 
-def _record(costs: list[Any], config: Any, started_at: str) -> Any:
-    import labs.hash_cost
-    from engine.kvcache import block_hash
-    from labcli.environment import read_environment
-    from labcli.record import ResultRecord, json_ready
-    from labcli.run_identity import new_run_id, source_hashes, utc_now
-    from labs.protocol import Measurement
+def _refuse(given: dict[str, Any], when: str, accepted: str) -> None:
+    """An option that would be ignored must not look like a condition of the run."""
+    from labcli.fault import UsageFault
 
-    return ResultRecord(
-        run_id=new_run_id(),
-        started_at=started_at,
-        finished_at=utc_now(),
-        environment=read_environment(),
-        lab={"number": None, "name": "hash-bench", "question": "What does naming a block cost, per algorithm?"},
-        sources=source_hashes(
-            {"labs/hash_cost.py": labs.hash_cost.__file__, "engine/kvcache/block_hash.py": block_hash.__file__}
-        ),
-        lab_config=json_ready(config),
-        target={"kind": "none"},
-        status="ok",
-        measurements=tuple(
-            Measurement("chain", "s", cost.samples_s, row=cost.algorithm, params={"algorithm": cost.algorithm})
-            for cost in costs
-        ),
-    )
+    for option, value in given.items():
+        if value is not None:
+            raise UsageFault(f"{option} means nothing {when}", accepted)
+
+
+def _prompt_settings(path: str, model: str, prefill: str, shape: str, cache_dir: str | None) -> Any:
+    from engine.cost_model import gpu_by_name, model_shape
+    from labcli.hash_run import PromptSettings
+    from labs.prompt_file import read_prompt_file
+
+    if prefill != "engine":
+        gpu_by_name(prefill), model_shape(shape)  # a wrong name is reported before anything is read
+    return PromptSettings(read_prompt_file(path), model, prefill, shape, cache_dir)

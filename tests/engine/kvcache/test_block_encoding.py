@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 
+from hashlib import sha256
+
 import numpy
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import MissingPackage
 from engine.kvcache import block_encoding
 from engine.kvcache.block_encoding import CborEncoding, PickleEncoding
-from tests.engine.kvcache.recorded_hashes import BLOCK_VECTORS, DIGESTS, extra_keys_of, parent_of
+from labs.recorded.engine_hashes import vllm_block_hashes
 
 ENCODINGS = {"sha256": PickleEncoding, "xxhash": PickleEncoding, "sha256_cbor": CborEncoding, "xxhash_cbor": CborEncoding}
 EDGES = [0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**31 - 1]
@@ -29,12 +32,16 @@ def laid_out(encoding, parent, token_ids, extra_keys=None):
     return encoding.head(len(body)) + parent + body
 
 
-@pytest.mark.parametrize("vector", BLOCK_VECTORS, ids=lambda vector: vector["id"])
-def test_every_recorded_digest_of_vllm_is_that_of_the_laid_out_bytes(vector):
-    parent = parent_of(vector)
-    encoding = ENCODINGS[vector["algo"]](len(vector["tokens"]), len(parent))
-    message = laid_out(encoding, parent, vector["tokens"], extra_keys_of(vector))
-    assert DIGESTS[vector["algo"]](message).hex() == vector["digest"]
+BLOCKS = [entry for entry in vllm_block_hashes() if not entry.is_none_hash]
+
+
+@pytest.mark.parametrize("recorded", BLOCKS, ids=lambda recorded: recorded.name)
+def test_every_recorded_digest_of_vllm_is_that_of_the_laid_out_bytes(recorded):
+    parent = recorded.parent_or_start
+    encoding = ENCODINGS[recorded.algorithm](len(recorded.token_ids), len(parent))
+    message = laid_out(encoding, parent, recorded.token_ids, recorded.extra_keys)
+    digest = sha256(message).hexdigest() if recorded.algorithm.startswith("sha256") else xxhash.xxh3_128_hexdigest(message)
+    assert digest == recorded.digest
 
 
 @pytest.mark.parametrize("encoding_type", [PickleEncoding, CborEncoding])

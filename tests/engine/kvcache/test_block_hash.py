@@ -24,9 +24,10 @@ from engine.kvcache.block_hash import (
     split_block_hash_with_group_id,
 )
 from engine.kvcache.cache_identity import CacheIdentity, LoRA, MultimodalItem
+from labs.recorded.engine_hashes import vllm_block_hashes
 from tests.broken_rules import name_blocks_without_their_parents
-from tests.engine.kvcache.recorded_hashes import RECORDED, VECTORS, extra_keys_of, none_hash_of, parent_of
 
+RECORDED = vllm_block_hashes()
 PLAIN = CacheIdentity()
 
 
@@ -58,31 +59,27 @@ def named(hasher, token_ids, identity=PLAIN):
 
 
 def test_the_recorded_file_is_whole():
-    assert len(VECTORS) == 91
-    assert [vector["id"] for vector in VECTORS if vector["digest"] is None and not vector["algo"].startswith("xxhash")] == []
+    assert len(RECORDED) == 91
+    without_digest = [entry for entry in RECORDED if entry.digest is None]
+    assert [entry.name for entry in without_digest] == ["none_hash/xxhash/unset", "none_hash/xxhash_cbor/unset"]
 
 
-@pytest.mark.parametrize("vector", RECORDED, ids=lambda vector: vector["id"])
-def test_every_recorded_digest_of_vllm_is_reproduced(vector):
-    if vector["kind"] == "none_hash":
-        digest = none_hash_of(vector)
-    else:
-        hash_function = get_hash_function(vector["algo"])
-        digest = hash_block_tokens(hash_function, parent_of(vector), vector["tokens"], extra_keys_of(vector))
-    assert digest.hex() == vector["digest"]
+@pytest.mark.parametrize("recorded", [entry for entry in RECORDED if entry.digest is not None], ids=lambda entry: entry.name)
+def test_every_recorded_digest_of_vllm_is_reproduced(recorded):
+    assert recorded.reproduce() == recorded.digest
 
 
 @pytest.mark.parametrize("algorithm", HASH_ALGORITHMS)
 def test_the_recorded_chains_are_those_of_a_whole_prompt(algorithm, path):
     chains: dict[str, list] = {}
-    for vector in RECORDED:
-        if vector["algo"] == algorithm and vector["id"].startswith(("chain16/", "bs1/", "bs32/")):
-            chains.setdefault(vector["id"].rpartition("/")[0], []).append(vector)
+    for entry in RECORDED:
+        if entry.algorithm == algorithm and entry.name.startswith(("chain16/", "bs1/", "bs32/")):
+            chains.setdefault(entry.name.rpartition("/")[0], []).append(entry)
     assert chains
-    for vectors in chains.values():
-        token_ids = [token_id for vector in vectors for token_id in vector["tokens"]]
-        hasher = BlockHasher(algorithm, len(vectors[0]["tokens"]), vectors[0]["seed"] or DEFAULT_NONE_HASH_SEED)
-        assert [name.hex() for name in named(hasher, token_ids)] == [vector["digest"] for vector in vectors]
+    for chain in chains.values():
+        token_ids = [token_id for entry in chain for token_id in entry.token_ids]
+        hasher = BlockHasher(algorithm, len(chain[0].token_ids), chain[0].seed or DEFAULT_NONE_HASH_SEED)
+        assert [name.hex() for name in named(hasher, token_ids)] == [entry.digest for entry in chain]
 
 
 # The chain's start
@@ -95,11 +92,11 @@ def test_the_chain_starts_from_a_fixed_text_for_sha256_and_a_random_one_for_xxha
     assert len(starts) == 6 and all(len(bytes.fromhex(start)) == 32 for start in starts)
 
 
-@pytest.mark.parametrize("vector", [vector for vector in VECTORS if vector["digest"] is None], ids=lambda vector: vector["id"])
-def test_a_recorded_start_without_a_digest_is_a_random_one(vector, monkeypatch):
+@pytest.mark.parametrize("recorded", [entry for entry in RECORDED if entry.digest is None], ids=lambda entry: entry.name)
+def test_a_recorded_start_without_a_digest_is_a_random_one(recorded, monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    assert vector["seed"] is None
-    first, second = BlockHasher(vector["algo"], 16), BlockHasher(vector["algo"], 16)
+    assert recorded.seed is None
+    first, second = BlockHasher(recorded.algorithm, 16), BlockHasher(recorded.algorithm, 16)
     assert len(first.none_hash) == 16 and first.none_hash != second.none_hash
 
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from engine.kvcache.cache_identity import Namespace
 from engine.kvcache.page_hash import event_page_hash, hash_pages, namespace_seed
+from labs.recorded.engine_hashes import sglang_page_hashes
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "sglang_0.5.23_page_hashes.json").read_text())["vectors"]
+RECORDED = sglang_page_hashes()
 
 
 def test_the_recorded_file_is_whole():
-    assert len(VECTORS) == 11
+    assert len(RECORDED) == 11
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
-def test_every_recorded_page_hash_of_sglang_is_reproduced(vector):
-    namespace = Namespace(vector["extra_key"], vector["cache_salt"])
-    hashes = hash_pages(vector["tokens"], vector["page_size"], namespace, bigrams=vector.get("bigram", False))
-    assert [one.hex() for one in hashes] == vector["page_hashes"]
-    assert [event_page_hash(one) for one in hashes] == vector["event_int64"]
-    assert namespace_seed(namespace).hex() == (vector["seed_hex"] or "")
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda entry: entry.name)
+def test_every_recorded_page_hash_of_sglang_is_reproduced(recorded):
+    hashes = recorded.reproduce()
+    assert tuple(one.hex() for one in hashes) == recorded.digests
+    assert tuple(event_page_hash(one) for one in hashes) == recorded.event_hashes
+    assert namespace_seed(recorded.namespace).hex() == (recorded.seed or "")
 
 
 def test_key_and_salt_are_two_things():

@@ -1,0 +1,1 @@
+"""What the real engines did, recorded: files that labs and tests hold this engine against."""
