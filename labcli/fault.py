@@ -47,15 +47,17 @@ def _what_and_code(error: BaseException) -> tuple[str, int]:
     # Imported here: an error of these rooms only exists once they are loaded, and `--help` must not load them.
     from engine.errors import ConfigError, EngineError
     from labs.catalog import UnknownLab
+    from labs.peers.vllm_hashing import PeerError, PeerUnavailable
+    from labs.prompt_file import PromptFileError
     from labs.targets.base import TargetError
 
     if isinstance(error, (Interrupted, KeyboardInterrupt)):
         return str(error) or "interrupted", 130
     if isinstance(error, typer.TyperException):
         return _typer_line(error), error.exit_code
-    if isinstance(error, (UsageFault, ConfigError, UnknownLab)):
+    if isinstance(error, (UsageFault, ConfigError, UnknownLab, PromptFileError, PeerUnavailable)):
         return str(error), 2
-    if isinstance(error, (EngineError, TargetError)):
+    if isinstance(error, (EngineError, TargetError, PeerError)):
         return str(error), 1
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", 1

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Sequence
@@ -89,11 +90,13 @@ class HashRun:
         """
         result = HashResult(self.config)
         started_at = utc_now()
-        if self.store is not None:
-            self.store.check_writable("hash-bench")
         try:
-            with ProgressBar() as bar:
-                self._measure(result, bar)
+            with ProgressBar() as bar, ExitStack() as stack:
+                peer = stack.enter_context(self._start_peer(bar)) if self.against_vllm else None
+                # After the peer: one that is refused leaves no folder behind.
+                if self.store is not None:
+                    self.store.check_writable("hash-bench")
+                self._measure(result, peer, bar)
         except KeyboardInterrupt:
             if not result.costs:
                 raise Interrupted("interrupted before anything was measured") from None
@@ -108,15 +111,19 @@ class HashRun:
         self._keep(result, started_at, "ok")
         return result
 
-    def _measure(self, result: HashResult, bar: ProgressBar) -> None:
+    def _start_peer(self, bar: ProgressBar) -> VllmHashing:
+        bar.loading("starting vLLM", 0, 1)
+        peer = VllmHashing(self.vllm_python)
+        bar.loading("starting vLLM", 1, 1)
+        return peer
+
+    def _measure(self, result: HashResult, peer: VllmHashing | None, bar: ProgressBar) -> None:
         token_ids, tokenise_s = self._token_ids(bar)
         chains = self._chains(token_ids, result)
-        if self.against_vllm and chains:
-            bar.loading("starting vLLM", 0, 1)
-            with VllmHashing(self.vllm_python) as peer:
-                bar.loading("starting vLLM", 1, 1)
-                result.peer_version = peer.version
-                self._compare(chains, peer, result, bar)
+        if peer is not None:
+            result.peer_version = peer.version
+        if peer is not None and chains:
+            self._compare(chains, peer, result, bar)
         elif chains:
             self._bench(chains, result, bar)
         if self.prompt is not None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
+from math import log
 from typing import Sequence
 
 from engine.config import HASH_ALGORITHMS
@@ -32,6 +33,7 @@ from labs.measure import Spread
 
 _LARGEST = {"num_blocks": 1_000_000, "block_size": 65_536, "vocab_size": 2**31 - 1, "seed": 2**63 - 1, "trials": 1_000}
 _MOST_TOKENS = 20_000_000  # in one chain: more would not fit into an ordinary machine's memory as Python lists
+_SAMPLE_BLOCKS = 1_000  # in one sample at least: a millisecond or so
 _PLAIN = CacheIdentity()
 
 GROWTH_TOKENS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000)
@@ -114,7 +116,10 @@ class HashCost:
 
 
 class NamedChain:
-    """One prompt under one algorithm, named once, and ready to be timed."""
+    """One prompt under one algorithm, named once, and ready to be timed.
+
+    A short chain is timed several times over, so that the clock's own grain does not count.
+    """
 
     def __init__(self, algorithm: str, token_ids: Sequence[int], block_size: int, none_hash_seed: str | None = None) -> None:
         """token_ids: [num_tokens], with at least one full block.
@@ -128,46 +133,52 @@ class NamedChain:
         self.hasher.extend(self.names, self.token_ids, _PLAIN)
         assert self.names, "a chain needs a full block"
         size = block_size
+        self._repeats = range(-(-_SAMPLE_BLOCKS // len(self.names)))
         self._blocks = [self.token_ids[number * size : (number + 1) * size] for number in range(len(self.names))]
 
     def time_whole(self) -> float:
         """Seconds to name all blocks by one call."""
-        names: list[BlockHash] = []
         begin = time.perf_counter()
-        self.hasher.extend(names, self.token_ids, _PLAIN)
+        for _ in self._repeats:
+            names: list[BlockHash] = []
+            self.hasher.extend(names, self.token_ids, _PLAIN)
         elapsed_s = time.perf_counter() - begin
         self._check(names)
-        return elapsed_s
+        return elapsed_s / len(self._repeats)
 
     def time_appends(self) -> float:
         """Seconds to name them by one call each."""
-        names: list[BlockHash] = []
-        hash_block, parent = self.hasher.hash_block, self.hasher.none_hash
+        hash_block = self.hasher.hash_block
         begin = time.perf_counter()
-        for block in self._blocks:
-            parent = hash_block(parent, block)
-            names.append(parent)
+        for _ in self._repeats:
+            names: list[BlockHash] = []
+            parent = self.hasher.none_hash
+            for block in self._blocks:
+                parent = hash_block(parent, block)
+                names.append(parent)
         elapsed_s = time.perf_counter() - begin
         self._check(names)
-        return elapsed_s
+        return elapsed_s / len(self._repeats)
 
     def time_digest(self) -> float:
         """Seconds to digest the serialised blocks."""
         messages = self._messages
         if self.hasher.algorithm.startswith("sha256"):
             begin = time.perf_counter()
-            for message in messages:
-                last = sha256(message).digest()
+            for _ in self._repeats:
+                for message in messages:
+                    last = sha256(message).digest()
             elapsed_s = time.perf_counter() - begin
         else:
             from xxhash import xxh3_128_digest
 
             begin = time.perf_counter()
-            for message in messages:
-                last = xxh3_128_digest(message)
+            for _ in self._repeats:
+                for message in messages:
+                    last = xxh3_128_digest(message)
             elapsed_s = time.perf_counter() - begin
         assert last == self.names[-1], "what was digested is not what was named"
-        return elapsed_s
+        return elapsed_s / len(self._repeats)
 
     @cached_property
     def _messages(self) -> list[bytes]:
@@ -235,14 +246,13 @@ class HashGrowth:
 
     @property
     def exponent(self) -> float:
-        """The e of time ~ L^e over lengths from 10,000 tokens on: 1 is linear, 2 quadratic."""
-        long = [(n, s) for n, s in zip(self.num_tokens, self.medians_s) if n >= 10_000]
-        return _log_slope(long)
+        """The e of time ~ L^e: 1 is linear, 2 quadratic. From 10,000 tokens on, if two lengths are: a call's price bends it."""
+        points = list(zip(self.num_tokens, self.medians_s))
+        long = [point for point in points if point[0] >= 10_000]
+        return _log_slope(long if len(long) > 1 else points)
 
 
 def _log_slope(points: Sequence[tuple[float, float]]) -> float:
-    from math import log
-
     return statistics.linear_regression([log(x) for x, _ in points], [log(y) for _, y in points]).slope
 
 

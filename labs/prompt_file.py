@@ -39,14 +39,14 @@ class PromptFile:
 
 
 def read_prompt_file(path: str | Path) -> PromptFile:
-    """Read a prompt. Raises PromptFileError for a file without one, OSError for one that cannot be read."""
+    """Read a prompt. Raises PromptFileError for a file that cannot be read or holds none."""
     path = Path(path)
-    if path.is_dir():
-        raise PromptFileError(f"{str(path)!r} is a folder; accepted: a file with {_SHAPES}")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise PromptFileError(f"{str(path)!r} is larger than {MAX_FILE_BYTES // 2**20} MiB; accepted: a smaller file with {_SHAPES}")
     try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise PromptFileError(f"{str(path)!r} is larger than {MAX_FILE_BYTES // 2**20} MiB; accepted: a smaller file with {_SHAPES}")
         text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise PromptFileError(f"{str(path)!r} cannot be read ({error.strerror}); accepted: a file with {_SHAPES}") from None
     except UnicodeDecodeError:
         raise PromptFileError(f"{str(path)!r} is not UTF-8; accepted: {_SHAPES}") from None
     if not text.strip():

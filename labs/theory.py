@@ -77,6 +77,12 @@ def newly_full_blocks(num_known: int, num_appended: int, unit: int) -> int:
     return full_blocks(num_known + num_appended, unit) - full_blocks(num_known, unit)
 
 
+@law("each of {num_recorded:,}")
+def reproduced_hashes(num_recorded: int) -> int:
+    """Recorded hashes that come out again: all. A hash is a function of its input, and the input was recorded too."""
+    return num_recorded
+
+
 @law("{unit}·⌊min({match_tokens:,}, {prompt_tokens:,} − 1)/{unit}⌋")
 def reuse(match_tokens: int, prompt_tokens: int, unit: int) -> int:
     """Tokens a request takes from the cache when its first m tokens are there: unit·⌊min(m, L − 1)/unit⌋.

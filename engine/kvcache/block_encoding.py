@@ -8,8 +8,8 @@ written for whole runs of blocks, into one buffer:
                                         ╰──────────────────── body ────────────────────────────╯
     buffer      │ body of block 0 │ body of block 1 │ …        each as if it had no extra keys
 
-A token takes one to five bytes, by its value. Each is first written into a word of four or eight bytes, beside a mask of
-those that count; then one pass over the run drops the others.
+A token takes one to five bytes, by its value. All are first written as if they took the most, byte position by byte
+position, beside a mask of those that count; then one pass over the run drops the others.
 
 The bytes equal those of pickle and cbor2, which stay the definition: `block` asks them for one block, and the layout is
 compared with them once before it is used. Ids that it has no place for (negative, or very large) stay theirs too.
@@ -20,7 +20,6 @@ Sources: pickle protocol 5, Lib/pickletools.py of CPython; CBOR, RFC 8949, secti
 from __future__ import annotations
 
 import pickle
-import struct
 from array import array
 from functools import lru_cache
 from operator import index
@@ -32,22 +31,11 @@ if TYPE_CHECKING:
     import numpy
 
 _RUN_TOKENS = 16_384  # in one buffer; it stays in the processor's cache
-_MAX_PACKED_TOKENS = 64  # in a block that is written alone
-_MAX_SHORTENED = 8  # ids of such a block; with more, cbor2 is quicker
 _UNSIGNED_32 = next(code for code in "IL" if array(code).itemsize == 4)
 
 
 def _pickled(value: Any) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-
-
-class TokenSize(NamedTuple):
-    """How token ids in [low, high) are written."""
-
-    low: int
-    high: int
-    num_bytes: int  # tag and id
-    tag: int | None  # the first byte; None: there is only the id
 
 
 class Run(NamedTuple):
@@ -66,20 +54,22 @@ class Run(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """The words of one block, all tokens still missing, and of each word the bytes that count."""
+    """The bytes of one block that has no tokens yet, and which of them count."""
 
-    words: numpy.ndarray  # [num_words]
-    keep: numpy.ndarray  # the same, as if all tokens had three bytes
-    masks: dict[int, Any]  # by the number of a token's bytes
-    first: int  # the words of the tokens are [first, last)
+    bytes_: numpy.ndarray  # [row_bytes], uint8
+    kept: numpy.ndarray  # [row_bytes], bool; all of the tokens'
+    first: int  # the tokens' bytes are [first, last)
     last: int
-    body_bytes: int  # with all tokens of three bytes
+
+
+# One byte position of all tokens, and which of them have a byte there; None: all.
+Column = tuple[Any, Any]
 
 
 class BlockEncoding:
     """One serialisation of blocks of `block_size` tokens that follow names of `name_bytes` bytes."""
 
-    token_sizes: tuple[TokenSize, ...]  # by rising ids; one of them has three bytes
+    max_token_id: int  # in the layout; others are left to the definition
     max_body_bytes: int | None = None  # None: no limit
     min_run_tokens: int  # a run has a fixed price; with fewer tokens, block after block is cheaper
 
@@ -88,8 +78,7 @@ class BlockEncoding:
         self.block_size = block_size
         self.name_bytes = name_bytes
         self.serialise = self.open_serialiser()
-        self._three_bytes = next(size for size in self.token_sizes if size.num_bytes == 3)
-        self._rows: dict[int, _Row] = {}  # by the bytes of a word
+        self._rows: dict[int, _Row] = {}  # by the bytes of a token
         self._heads: list[bytes] = []
         self._has_layout: bool | None = None
 
@@ -114,12 +103,13 @@ class BlockEncoding:
         """What stands behind `close`."""
         raise NotImplementedError
 
-    def words(self, values: numpy.ndarray, size: TokenSize) -> numpy.ndarray:
-        """Tokens of one size, each inside a word of the array's type."""
-        raise NotImplementedError
+    def columns(self, values: numpy.ndarray, low_bytes: numpy.ndarray, token_bytes: int) -> list[Column]:
+        """The bytes of all tokens, position by position.
 
-    def mask(self, num_bytes: int, word_bytes: int) -> bytes:
-        """Which bytes of such a word count: 1 for those, 0 for the others."""
+        values       [num_blocks, block_size], uint32
+        low_bytes    [num_blocks, block_size, 4], uint8: the same, lowest byte first
+        token_bytes  3 where all ids are below 65,536, else 5; as many columns are returned
+        """
         raise NotImplementedError
 
     def block(self, parent: bytes, token_ids: Sequence[int], extra_keys: tuple[Any, ...] | None) -> bytes:
@@ -147,7 +137,7 @@ class BlockEncoding:
     def has_layout(self) -> bool:
         """Whether plain blocks of this size can be laid out, and pickle or cbor2 agree with the layout."""
         if self._has_layout is None:
-            longest = len(self.open() + self.close() + self.keys(None)) + self.token_sizes[-1].num_bytes * self.block_size
+            longest = len(self.open() + self.close() + self.keys(None)) + 5 * self.block_size
             self._has_layout = self.fits(longest) and _is_as_defined(type(self), self.block_size, self.name_bytes)
         return self._has_layout
 
@@ -165,7 +155,7 @@ class BlockEncoding:
         import numpy
 
         values = numpy.frombuffer(ids, numpy.uint32)[: len(ids) // self.block_size * self.block_size]
-        if values.size and int(values.max()) >= self.token_sizes[-1].high:
+        if values.size and int(values.max()) > self.max_token_id:
             return None
         step = max(_RUN_TOKENS // self.block_size, 1) * self.block_size
         return (self._run(values[start : start + step]) for start in range(0, values.size, step))
@@ -174,58 +164,36 @@ class BlockEncoding:
         """values: [num_blocks * block_size], uint32."""
         import numpy
 
-        largest = int(values.max())
-        row = self._row(4 if largest < self._three_bytes.high else 8)
-        values = values.astype(row.words.dtype, copy=False)
-        num_blocks, width = values.size // self.block_size, row.words.size
-        words = numpy.empty((num_blocks, width), row.words.dtype)
-        keep = numpy.empty_like(words)
-        sizes = numpy.full(num_blocks, row.body_bytes)
+        values = values.reshape(-1, self.block_size)
+        num_blocks, token_bytes = len(values), 3 if values.max() < 2**16 else 5
+        row = self._row(token_bytes)
+        rows = numpy.empty((num_blocks, row.bytes_.size), numpy.uint8)
+        kept = numpy.empty(rows.shape, bool)
+        rows[:], kept[:] = row.bytes_, row.kept
+        tokens = rows[:, row.first : row.last].reshape(num_blocks, self.block_size, token_bytes)
+        tokens_kept = kept[:, row.first : row.last].reshape(tokens.shape)
+        assert tokens.base is not None and tokens_kept.base is not None, "what is written must reach the rows"
 
-        # Most ids take three bytes: all are written so at first, and those of other sizes anew.
-        words[:], keep[:] = row.words, row.keep
-        words[:, row.first : row.last] = self.words(values, self._three_bytes).reshape(num_blocks, -1)
-        for size in self.token_sizes:
-            if size is self._three_bytes or size.low > largest:
-                continue
-            where = numpy.flatnonzero((values >= size.low) & (values < size.high) if size.low else values < size.high)
-            if where.size:
-                blocks, offsets = numpy.divmod(where, self.block_size)
-                words[blocks, row.first + offsets] = self.words(values[where], size)
-                keep[blocks, row.first + offsets] = row.masks[size.num_bytes]
-                sizes += numpy.bincount(blocks, minlength=num_blocks) * (size.num_bytes - 3)
-        buffer = numpy.compress(keep.view(bool).reshape(-1), words.view(numpy.uint8).reshape(-1))
+        sizes = numpy.full(num_blocks, row.kept.sum())
+        low_bytes = values.astype("<u4", copy=False).view(numpy.uint8).reshape(*values.shape, 4)
+        for position, (column, column_kept) in enumerate(self.columns(values, low_bytes, token_bytes)):
+            tokens[:, :, position] = column
+            if column_kept is not None:
+                tokens_kept[:, :, position] = column_kept
+                sizes += column_kept.sum(1, dtype=numpy.intp) - self.block_size
+        buffer = numpy.compress(kept.reshape(-1), rows.reshape(-1))
         return Run(buffer.tobytes(), numpy.cumsum(sizes).tolist(), int(sizes.max()))
 
-    def _row(self, word_bytes: int) -> _Row:
-        """The words of one block, ready but for its tokens."""
-        if word_bytes not in self._rows:
-            self._rows[word_bytes] = self._make_row(word_bytes)
-        return self._rows[word_bytes]
+    def _row(self, token_bytes: int) -> _Row:
+        """The bytes of a block, ready but for its tokens."""
+        if token_bytes not in self._rows:
+            import numpy
 
-    def _make_row(self, word_bytes: int) -> _Row:
-        import numpy
-
-        dtype = numpy.dtype({4: numpy.uint32, 8: numpy.uint64}[word_bytes])
-
-        def padded(constant: bytes) -> tuple[bytes, bytes]:
-            padding = bytes(-len(constant) % word_bytes)
-            return constant + padding, bytes([1]) * len(constant) + padding
-
-        before, keep_before = padded(self.open())
-        behind, keep_behind = padded(self.close() + self.keys(None))
-        masks = {size.num_bytes: self.mask(size.num_bytes, word_bytes) for size in self.token_sizes if size.num_bytes <= word_bytes}
-        words = before + bytes(word_bytes * self.block_size) + behind
-        keep = keep_before + masks[3] * self.block_size + keep_behind
-        first = len(before) // word_bytes
-        return _Row(
-            words=numpy.frombuffer(words, dtype),
-            keep=numpy.frombuffer(keep, dtype),
-            masks={num_bytes: numpy.frombuffer(mask, dtype)[0] for num_bytes, mask in masks.items()},
-            first=first,
-            last=first + self.block_size,
-            body_bytes=sum(keep),
-        )
+            before, behind = self.open(), self.close() + self.keys(None)
+            last = len(before) + token_bytes * self.block_size
+            row = before + bytes(last - len(before)) + behind
+            self._rows[token_bytes] = _Row(numpy.frombuffer(row, numpy.uint8), numpy.ones(len(row), bool), len(before), last)
+        return self._rows[token_bytes]
 
 
 class PickleEncoding(BlockEncoding):
@@ -237,12 +205,8 @@ class PickleEncoding(BlockEncoding):
     time and nothing repeats in a block with one key, so all others are safe. CBOR knows values only.
     """
 
-    token_sizes = (
-        TokenSize(0, 2**8, 2, ord("K")),
-        TokenSize(2**8, 2**16, 3, ord("M")),
-        TokenSize(2**16, 2**31, 5, ord("J")),
-    )
-    min_run_tokens = 1_024
+    max_token_id = 2**31 - 1
+    min_run_tokens = 2_048
     max_body_bytes = 65_000  # pickle cuts what is longer than 65,536 bytes into frames
 
     @staticmethod
@@ -271,12 +235,18 @@ class PickleEncoding(BlockEncoding):
         # Cut from a pickle with as many objects before the keys, since references are numbers of objects.
         return self.serialise((*_STAND_INS, extra_keys))[_STAND_IN_BYTES:]
 
-    def words(self, values: numpy.ndarray, size: TokenSize) -> numpy.ndarray:
-        # Little endian, the tag first: at the word's low end.
-        return ((values << values.dtype.type(8)) | values.dtype.type(size.tag)).astype(values.dtype.newbyteorder("<"), copy=False)
+    def columns(self, values: numpy.ndarray, low_bytes: numpy.ndarray, token_bytes: int) -> list[Column]:
+        import numpy
 
-    def mask(self, num_bytes: int, word_bytes: int) -> bytes:
-        return bytes([1] * num_bytes + [0] * (word_bytes - num_bytes))
+        # An opcode, and one, two or four bytes of the id, lowest first.
+        has_second = values >= 2**8
+        opcode = numpy.where(has_second, numpy.uint8(ord("M")), numpy.uint8(ord("K")))
+        if token_bytes == 3:
+            return [(opcode, None), (low_bytes[:, :, 0], None), (low_bytes[:, :, 1], has_second)]
+        is_long = values >= 2**16
+        opcode[is_long] = ord("J")
+        long_bytes = [(low_bytes[:, :, position], is_long) for position in (2, 3)]
+        return [(opcode, None), (low_bytes[:, :, 0], None), (low_bytes[:, :, 1], has_second), *long_bytes]
 
 
 _STAND_INS = (b"parent", (0, 0, 0, 0))
@@ -286,12 +256,7 @@ _STAND_IN_BYTES = _pickled((*_STAND_INS, None)).index(b"N\x87\x94.")
 class CborEncoding(BlockEncoding):
     """Canonical CBOR: every length and every integer in as few bytes as it needs, big endian."""
 
-    token_sizes = (
-        TokenSize(0, 24, 1, None),
-        TokenSize(24, 2**8, 2, 0x18),
-        TokenSize(2**8, 2**16, 3, 0x19),
-        TokenSize(2**16, 2**32, 5, 0x1A),
-    )
+    max_token_id = 2**32 - 1
     min_run_tokens = 512
 
     @staticmethod
@@ -301,32 +266,6 @@ class CborEncoding(BlockEncoding):
         except ModuleNotFoundError:
             raise MissingPackage("the *_cbor hash algorithms need cbor2: pip install cbor2") from None
         return lambda value: cbor2.dumps(value, canonical=True)
-
-    def __init__(self, block_size: int, name_bytes: int) -> None:
-        super().__init__(block_size, name_bytes)
-        self._before, self._open = self.head(0), self.open()
-        self._slots = [0x19, 0] * block_size if block_size <= _MAX_PACKED_TOKENS else []
-        self._pack = struct.Struct(">" + "BH" * (len(self._slots) // 2)).pack
-
-    def block(self, parent: bytes, token_ids: Sequence[int], extra_keys: tuple[Any, ...] | None) -> bytes:
-        # All ids at once as if each took three bytes; then the few below 256 are made shorter.
-        slots = self._slots[:]
-        try:
-            slots[1::2] = token_ids
-            tokens = self._pack(*slots)
-        except (struct.error, ValueError):  # an id of more than two bytes, or none at all, or a large block
-            return super().block(parent, token_ids, extra_keys)
-        high = tokens[1::3]
-        if 0 in high:
-            if high.count(0) > _MAX_SHORTENED:
-                return super().block(parent, token_ids, extra_keys)
-            shortened = bytearray(tokens)
-            position = high.rfind(0)
-            while position >= 0:
-                shortened[3 * position : 3 * position + 3] = _CBOR_BELOW_256[tokens[3 * position + 2]]
-                position = high.rfind(0, 0, position)
-            tokens = bytes(shortened)
-        return self._before + parent + self._open + tokens + self.keys(extra_keys)
 
     def head(self, body_bytes: int) -> bytes:
         return b"\x83" + _cbor_head(0x40, self.name_bytes)
@@ -340,24 +279,33 @@ class CborEncoding(BlockEncoding):
     def keys(self, extra_keys: tuple[Any, ...] | None) -> bytes:
         return b"\xf6" if extra_keys is None else self.serialise(extra_keys)
 
-    def words(self, values: numpy.ndarray, size: TokenSize) -> numpy.ndarray:
-        # Big endian, the tag before the id: both at the word's low end.
-        tag = 0 if size.tag is None else size.tag << 8 * (size.num_bytes - 1)
-        return (values | values.dtype.type(tag)).astype(values.dtype.newbyteorder(">")).view(values.dtype)
+    def columns(self, values: numpy.ndarray, low_bytes: numpy.ndarray, token_bytes: int) -> list[Column]:
+        import numpy
 
-    def mask(self, num_bytes: int, word_bytes: int) -> bytes:
-        return bytes([0] * (word_bytes - num_bytes) + [1] * num_bytes)
+        # Below 24 the id alone; else a tag and one, two or four bytes of the id, highest first. All end at the last column.
+        has_tag, has_second = values >= 24, values >= 2**8
+        second = numpy.where(has_second, low_bytes[:, :, 1], numpy.uint8(0x18))
+        short: list[Column] = [(second, has_tag), (low_bytes[:, :, 0], None)]
+        if token_bytes == 3:
+            return [(0x19, has_second), *short]
+        is_long = values >= 2**16
+        third = numpy.where(is_long, low_bytes[:, :, 2], numpy.uint8(0x19))
+        return [(0x1A, is_long), (low_bytes[:, :, 3], is_long), (third, has_second), *short]
 
 
 def _cbor_head(major_type: int, number: int) -> bytes:
     """A CBOR item's head: its type, and its value or length in as few bytes as it needs."""
     if number < 24:
-        return bytes([major_type | number])
-    length = next(length for length in (1, 2, 4, 8) if number < 256**length)
-    return bytes([major_type | {1: 24, 2: 25, 4: 26, 8: 27}[length]]) + number.to_bytes(length, "big")
+        return bytes((major_type | number,))
+    if number < 2**8:
+        return bytes((major_type | 24, number))
+    if number < 2**16:
+        return bytes((major_type | 25, number >> 8, number & 255))
+    return bytes((major_type | 26,)) + number.to_bytes(4, "big")
 
 
-_CBOR_BELOW_256 = [_cbor_head(0, number) for number in range(256)]
+
+_EDGES = (0, 23, 24, 255, 256, 65_535, 65_536, 2**24)  # ids at which a serialisation takes more bytes
 
 
 @lru_cache(maxsize=None)
@@ -367,7 +315,7 @@ def _is_as_defined(encoding_type: type[BlockEncoding], block_size: int, name_byt
     They are not when a newer protocol has become the default: names are then as pickle says, only slower.
     """
     encoding = encoding_type(block_size, name_bytes)
-    edges = [edge for size in encoding.token_sizes for edge in (size.low, size.high - 1)]
+    edges = [*_EDGES, encoding.max_token_id]
     num_blocks = -(-len(edges) // block_size)
     token_ids = (edges * block_size)[: num_blocks * block_size]
     parent, extra_keys = bytes(range(name_bytes)), (("lora", "a", "b"), ("lora", "a", "b"))

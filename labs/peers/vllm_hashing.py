@@ -1,6 +1,9 @@
 """VllmHashing: vLLM's own block hash, in another interpreter, to be timed in turns with ours.
 
 A process of its own keeps vLLM's packages apart from ours, and lets the two take turns on one machine.
+
+    PeerError
+    └── PeerUnavailable   no interpreter there, or none that has vLLM
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ _WORKER = Path(__file__).with_name("vllm_hash_worker.py")
 
 
 class PeerError(Exception):
-    """The other engine could not be used, or failed; the message is one line for people."""
+    """The other engine failed; the message is one line for people."""
+
+
+class PeerUnavailable(PeerError):
+    """The other engine is not there; the message says what is accepted."""
 
 
 class VllmHashing:
@@ -28,7 +35,7 @@ class VllmHashing:
     def __init__(self, python: str | None = None) -> None:
         """python: an interpreter that can import vLLM; None means this one. Takes as long as that import, seconds.
 
-        Raises PeerError when it cannot be run or cannot import vLLM.
+        Raises PeerUnavailable when it cannot be run or cannot import vLLM.
         """
         self._python = python or sys.executable
         self._log = tempfile.TemporaryFile()
@@ -38,12 +45,12 @@ class VllmHashing:
             )
         except OSError as error:
             self._log.close()
-            raise PeerError(f"{self._python!r} cannot be run ({error.strerror}); {_ACCEPTED}") from None
+            raise PeerUnavailable(f"{self._python!r} cannot be run ({error.strerror}); {_ACCEPTED}") from None
         try:
             self.version: str = self._read()["version"]
         except PeerError as error:
             self.close()
-            raise PeerError(f"{self._python!r} cannot import vLLM ({error}); {_ACCEPTED}") from None
+            raise PeerUnavailable(f"{self._python!r} cannot import vLLM ({error}); {_ACCEPTED}") from None
 
     def __enter__(self) -> VllmHashing:
         return self
