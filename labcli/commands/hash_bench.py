@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, Optional
 
 import typer
@@ -116,6 +117,11 @@ def hash_bench(
         from labcli.render.hash_table import print_hash_result, print_vllm_lines
 
         print_vllm_lines(result) if format_ == "vllm" else print_hash_result(result)
+    for missed in result.record.missed:
+        print(
+            f"labcli: {missed.row}: {missed.value:,} of {missed.predicted.value:,} names equal vLLM {result.peer_version}'s",
+            file=sys.stderr,
+        )
     return 1 if result.record.missed else 0
 
 

@@ -26,8 +26,8 @@ def print_hash_result(result: HashResult, console: Console | None = None) -> Non
     if result.costs:
         first = result.costs[0]
         console.print(
-            f"{first.num_blocks:,} blocks of {first.block_size:,} tokens in one chain, {len(first.whole_s)} trials; "
-            "per block, per token and throughput from the best"
+            f"{_count(first.num_blocks, 'block')} of {_count(first.block_size, 'token')} in one chain, "
+            f"{_count(len(first.whole_s), 'trial')}; per block, per token and throughput from the best"
         )
         console.print()
         console.print(_cost_table(result.costs))
@@ -137,8 +137,8 @@ def _comparison_table(comparisons: Sequence[HashComparison]) -> Table:
 
 def _print_prompt(console: Console, prompt: PromptCost) -> None:
     console.print(
-        f"{prompt.kind}: {prompt.num_tokens:,} tokens = {prompt.num_blocks:,} blocks of {prompt.block_size:,}, named, "
-        f"and {prompt.num_unnamed:,} tokens in no full block, unnamed"
+        f"{prompt.kind}: {_count(prompt.num_tokens, 'token')} = {_count(prompt.num_blocks, 'block')} of {prompt.block_size:,}, "
+        f"named, and {_count(prompt.num_unnamed, 'token')} in no full block, unnamed"
     )
     prefill_s = prompt.prefill.best_s
     table = _table("of this prompt", "time", "of tokenising", "of prefill")
@@ -152,6 +152,10 @@ def _print_prompt(console: Console, prompt: PromptCost) -> None:
     console.print(table)
     console.print(Text(f"prefill: {prompt.prefill.basis}", style="dim"))
     console.print()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _ratio(ratio: Ratio) -> str:

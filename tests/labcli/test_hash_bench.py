@@ -1,32 +1,80 @@
-"""`labcli hash-bench` times four algorithms, checks what was typed, and records raw samples."""
+"""`labcli hash-bench`: four algorithms, vLLM's lines, vLLM beside us, a prompt; what was typed is checked, samples kept."""
 
 import json
+import re
 
 import pytest
 
-from engine.kvcache import block_hash
-from labs.hash_cost import Config, make_blocks, measure_hash_cost
+import labs.hash_cost
+from tests.labs.stub_vllm import write_stub_vllm
 
 SMALL = ("hash-bench", "--num-blocks", "20", "--block-size", "4", "--trials", "3")
+ALGORITHMS = ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]
 
 
-def test_the_table_has_a_line_for_each_algorithm_and_the_record_all_samples(labcli_command, tmp_path):
+@pytest.fixture(autouse=True)
+def short_growth(monkeypatch):
+    monkeypatch.setattr(labs.hash_cost, "GROWTH_TOKENS", (100, 200, 400))
+    monkeypatch.setattr(labs.hash_cost.measure_growth, "__defaults__", ((100, 200, 400),))
+
+
+def rows(record, name, group="chain"):
+    return [one["row"] for one in record["measurements"] if (one["name"], one["group"]) == (name, group)]
+
+
+def test_the_tables_have_a_line_for_each_algorithm_and_the_record_all_samples(labcli_command, tmp_path):
     result = labcli_command(*SMALL)
     assert result.exit_code == 0
-    for name in ("sha256 ", "sha256_cbor ", "xxhash ", "xxhash_cbor "):
-        assert f"\n{name}" in result.stdout
+    for title in ("M tokens/s", "serialising", "digest alone", "time ~ L^"):
+        assert title in result.stdout
+    for name in ALGORITHMS:
+        assert len(re.findall(rf"(?m)^{name} ", result.stdout)) == 3  # cost, where it goes, growth
     (path,) = tmp_path.glob("results/hash-bench/*.json")
+    assert f"record: results/hash-bench/{path.name}" in result.stdout
     record = json.loads(path.read_text())
-    assert [len(one["samples"]) for one in record["measurements"]] == [3, 3, 3, 3]
+    for name in ("whole", "append", "digest"):
+        assert rows(record, name) == ALGORITHMS
+    assert all(len(one["samples"]) == 3 for one in record["measurements"] if one["group"] == "chain")
+    assert len(rows(record, "whole", "growth")) == 12
+    assert record["details"]["growth"]["sha256"]["r_squared"] <= 1
     assert record["lab_config"]["num_blocks"] == 20
-    assert record["lab"]["number"] is None
+    assert (record["lab"]["number"], record["status"]) == (None, "ok")
 
 
-@pytest.mark.parametrize("chosen", [["--algorithms", "xxhash", "--algorithms", "sha256"], ["--algorithms", "xxhash,sha256"]])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ["--algorithms", "xxhash", "--algorithms", "sha256"],
+        ["--algorithms", "xxhash,sha256"],
+        ["--algorithms", "xxhash", "sha256"],  # as vLLM's script takes them
+    ],
+)
 def test_json_is_the_record_of_the_chosen_algorithms(labcli_command, chosen):
     result = labcli_command(*SMALL, "--json", "--no-save", *chosen)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert [one["row"] for one in json.loads(result.stdout)["measurements"]] == ["xxhash", "sha256"]
+    assert rows(json.loads(result.stdout), "whole") == ["xxhash", "sha256"]
+
+
+def test_vllms_form_is_that_of_its_script(labcli_command):
+    result = labcli_command(*SMALL, "--format", "vllm")
+    first, *lines = result.stdout.splitlines()
+    assert (result.exit_code, first) == (0, "Benchmarking 4 algorithms on 20 blocks (block size=4).")
+    form = r"(\S+) *avg: \d+\.\d{6}s  best: \d+\.\d{6}s  throughput: \d+\.\d\dM tokens/s"
+    assert [re.fullmatch(form, line)[1] for line in lines] == ALGORITHMS
+    assert {line.index("avg:") for line in lines} == {15}  # the name in 14 columns
+    assert "record: " in result.stderr
+
+
+def test_few_trials_are_said_to_be_few(labcli_command):
+    assert "note: sha256: few samples (3 of at least 5)" in labcli_command(*SMALL, "--no-save").stdout
+    assert "labcli: sha256: few samples" in labcli_command(*SMALL, "--no-save", "--format", "vllm").stderr
+
+
+def test_an_unstable_run_is_said_to_be_unstable(labcli_command, monkeypatch):
+    times = iter([0.0, 1, 1, 1, 2, 2, 3, 3] * 50)
+    monkeypatch.setattr(labs.hash_cost.NamedChain, "time_whole", lambda self: next(times) + 0.001)
+    result = labcli_command(*SMALL[:-1], "8", "--no-save", "--algorithms", "sha256", "--format", "vllm")
+    assert "labcli: sha256: unstable: half of 8 samples lie more than" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -40,14 +88,26 @@ def test_json_is_the_record_of_the_chosen_algorithms(labcli_command, chosen):
         (["--algorithms", "md5"], "labcli: algorithms is 'md5'; accepted: sha256, sha256_cbor, xxhash, xxhash_cbor"),
         (["--num-blocks", "x"], "labcli: '--num-blocks': "),
         (["--blocks", "1"], "labcli: labcli hash-bench has no option --blocks; accepted: --num-blocks, "),
+        (["sha256"], "labcli: unexpected 'sha256'; accepted: "),
+        (["--format", "xml"], "labcli: --format is 'xml'; accepted: table, vllm"),
+        (["--against", "sglang"], "labcli: --against is 'sglang'; accepted: vllm"),
+        (["--vllm-python", "/x"], "labcli: --vllm-python means nothing without --against vllm; accepted: "),
+        (["--against", "vllm", "--vllm-python", "/nope"], "labcli: '/nope' cannot be run ("),
+        (["--prefill", "L4"], "labcli: --prefill means nothing without --prompt; accepted: --prompt FILE"),
+        (["--prompt", "none.txt"], "labcli: 'none.txt' cannot be read (No such file"),
+        (["--prompt", "p.txt", "--num-blocks", "3"], "labcli: --num-blocks means nothing with --prompt; accepted: "),
+        (["--prompt", "p.txt", "--format", "vllm"], "labcli: --format vllm means nothing with --prompt; accepted: "),
+        (["--prompt", "p.txt", "--prefill", "Z80"], "labcli: gpu is 'Z80'; accepted: H100 SXM, "),
+        (["--prompt", "p.txt", "--prefill", "engine", "--shape", "qwen3-8b"], "labcli: --shape means nothing with --prefill engine"),
     ],
 )
-def test_bad_usage_is_one_line(labcli_command, arguments, line):
+def test_bad_usage_is_one_line(labcli_command, tmp_path, arguments, line):
     result = labcli_command("hash-bench", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(line)
     assert "accepted: " in result.stderr
     assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "results").exists()
 
 
 def test_an_algorithm_without_its_package_is_skipped_with_a_line(labcli_command, monkeypatch):
@@ -62,20 +122,84 @@ def test_an_algorithm_without_its_package_is_skipped_with_a_line(labcli_command,
     assert alone.exit_code == 1
 
 
-def test_the_timed_chain_is_the_engines():
-    config = Config(num_blocks=5, block_size=4, trials=1, algorithms=("sha256",))
-    hash_function = block_hash.get_hash_function("sha256")
-    parent = hash_function(block_hash.resolve_none_hash_seed("sha256"))
-    for block in make_blocks(config):
-        parent = block_hash.hash_block_tokens(hash_function, parent, block)
-    assert measure_hash_cost("sha256", make_blocks(config), config).last_digest == parent.hex()
+def test_an_interrupted_run_keeps_its_trials(labcli_command, monkeypatch, tmp_path):
+    original, calls = labs.hash_cost.HashBench.run_trial, []
+
+    def run_trial(self):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(original(self))
+
+    monkeypatch.setattr(labs.hash_cost.HashBench, "run_trial", run_trial)
+    result = labcli_command(*SMALL)
+    assert result.exit_code == 130
+    (path,) = tmp_path.glob("results/hash-bench/*.json")
+    assert f"saved in results/hash-bench/{path.name}" in result.stderr
+    record = json.loads(path.read_text())
+    assert (record["status"], {len(one["samples"]) for one in record["measurements"]}) == ("interrupted", {2})
 
 
-def test_a_chain_that_differs_from_the_engines_is_found_out(monkeypatch):
-    import labs.hash_cost
+# vLLM beside us
 
-    config = Config(num_blocks=5, block_size=4, trials=1, algorithms=("sha256",))
-    without_parent = lambda function, parent, tokens: block_hash.hash_block_tokens(function, b"", tokens)  # noqa: E731
-    monkeypatch.setattr(labs.hash_cost, "hash_block_tokens", without_parent)
-    with pytest.raises(AssertionError, match="differs from the engine's"):
-        measure_hash_cost("sha256", make_blocks(config), config)
+
+def test_vllm_is_timed_in_turns_and_every_name_compared(labcli_command, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(write_stub_vllm(tmp_path / "stub")))
+    result = labcli_command(*SMALL, "--against", "vllm")
+    assert result.exit_code == 0
+    assert "Beside vLLM 0.0.stub" in result.stdout
+    assert re.search(r"(?m)^sha256 +all +[\d,]+ +\d+\.\d\d \[\d", result.stdout)
+    assert "labcli: skipping xxhash: vLLM's interpreter: " in result.stderr
+    record = json.loads(next(tmp_path.glob("results/hash-bench/*.json")).read_text())
+    assert rows(record, "peer") == ["sha256"]
+    (equal,) = [one for one in record["measurements"] if one["name"] == "equal_names"]
+    assert (equal["samples"], equal["predicted"]["value"]) == ([20], 20)
+
+
+def test_a_name_that_differs_from_vllms_fails_the_run(labcli_command, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(write_stub_vllm(tmp_path / "stub", wrong=True)))
+    result = labcli_command(*SMALL, "--against", "vllm", "--algorithms", "sha256")
+    assert result.exit_code == 1
+    assert re.search(r"(?m)^sha256 +\d+ of 20 ", result.stdout)
+    assert re.fullmatch(r"labcli: sha256: \d+ of 20 names equal vLLM 0\.0\.stub's\n", result.stderr)
+    assert json.loads(next(tmp_path.glob("results/hash-bench/*.json")).read_text())["status"] == "disagrees"
+
+
+# A prompt
+
+
+def test_a_prompt_of_token_ids_is_named_beside_its_prefill(labcli_command, tmp_path):
+    (tmp_path / "p.json").write_text(json.dumps({"prompt_token_ids": list(range(1_000, 1_100))}))
+    result = labcli_command("hash-bench", "--prompt", "p.json", "--prefill", "L4", "--trials", "2")
+    assert result.exit_code == 0
+    assert "token ids: 100 tokens = 6 blocks of 16, named, and 4 tokens in no full block, unnamed" in result.stdout
+    assert "llama-3-8b on L4, cost model, MFU 0.45" in result.stdout
+    record = json.loads(next(tmp_path.glob("results/hash-bench/*.json")).read_text())
+    assert record["details"]["prompt"] == {"num_tokens": 100, "num_blocks": 6, "num_unnamed": 4}
+    assert rows(record, "prefill", "prompt") == ["prefill"]
+    assert not rows(record, "whole", "growth")
+
+
+def test_a_prompt_of_text_is_tokenised_and_kept_out_of_the_record(labcli_command, tmp_path):
+    (tmp_path / "p.txt").write_text("Tell nobody this. " * 40)
+    arguments = ("--prompt", "p.txt", "--model", "synthetic:tiny", "--trials", "2", "--algorithms", "sha256", "--block-size", "32")
+    result = labcli_command("hash-bench", *arguments)
+    assert result.exit_code == 0
+    assert "text: 720 tokens = 22 blocks of 32" in result.stdout and "tokenising" in result.stdout
+    text = next(tmp_path.glob("results/hash-bench/*.json")).read_text()
+    assert "Tell" not in text and "nobody" not in text and "p.txt" not in text
+    assert "Tell" not in result.stdout + result.stderr
+
+
+def test_a_prompt_that_fills_no_block_is_no_error(labcli_command, tmp_path):
+    (tmp_path / "p.txt").write_text("Short")
+    result = labcli_command("hash-bench", "--prompt", "p.txt", "--model", "synthetic:tiny", "--no-save")
+    assert result.exit_code == 0
+    assert "5 tokens = 0 blocks of 16, named, and 5 tokens in no full block, unnamed" in result.stdout
+
+
+def test_the_prefill_can_be_measured_on_the_engine(labcli_command, tmp_path):
+    (tmp_path / "p.txt").write_text("Some words. " * 10)
+    arguments = ("--prompt", "p.txt", "--model", "synthetic:tiny", "--prefill", "engine", "--trials", "1", "--no-save")
+    result = labcli_command("hash-bench", *arguments, "--algorithms", "xxhash")
+    assert result.exit_code == 0, result.stderr
+    assert re.search(r"prefill: synthetic:tiny \w+ on \w+, measured", result.stdout)

@@ -186,6 +186,9 @@ def test_a_prediction_carries_the_formula_with_its_numbers():
 
 LAWS = [
     (theory.full_blocks, (2200, 16)),
+    (theory.unnamed_tail, (2200, 16)),
+    (theory.newly_full_blocks, (2200, 200, 16)),
+    (theory.reproduced_hashes, (89,)),
     (theory.reuse, (2000, 2200, 16)),
     (theory.repeat, (2000, 16)),
     (theory.mean_rounding_loss, (16,)),
@@ -226,6 +229,15 @@ def test_twins_of_one_step_pay_each_for_themselves(same_step, hits):
 )
 def test_the_first_step_admits_what_budget_and_seats_allow(budget, seats, admitted):
     assert theory.first_step_requests(20, 256, budget, seats) == admitted
+
+
+@given(lengths, st.integers(0, 500), units)
+def test_named_and_unnamed_tokens_make_the_prompt_and_appends_add_up(length, appended, unit):
+    assert theory.full_blocks(length, unit) * unit + theory.unnamed_tail(length, unit) == length
+    assert 0 <= theory.unnamed_tail(length, unit) < unit
+    new = theory.newly_full_blocks(length, appended, unit)
+    assert theory.full_blocks(length, unit) + new == theory.full_blocks(length + appended, unit)
+    assert theory.newly_full_blocks(2_200, 200, 16) == 13 and theory.unnamed_tail(2_200, 16) == 8
 
 
 def test_every_law_is_in_the_list_above():
