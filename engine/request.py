@@ -203,7 +203,7 @@ class Request:
 
     def _extend_block_hashes(self) -> None:
         if self._block_hasher is not None:
-            self._block_hasher.extend(self.block_hashes, self.all_token_ids, self.identity)
+            self._block_hasher.extend(self.block_hashes, self.all_token_ids, self.identity, exact_ints=True)
 
     def __repr__(self) -> str:
         # No token ids and no salt: a repr ends up in logs.

@@ -27,8 +27,17 @@ from labcli.results_store import ResultsStore
 from labcli.run_identity import new_run_id, source_hashes, utc_now
 from labs import theory
 from labs.hash_comparison import ComparedBench, HashComparison
-from labs.hash_cost import Config, HashBench, HashCost, HashGrowth, NamedChain, make_token_ids, measure_growth
-from labs.peers.vllm_hashing import PeerError, VllmHashing
+from labs.hash_cost import (
+    Config,
+    HashBench,
+    HashCost,
+    HashGrowth,
+    NamedChain,
+    growth_lengths,
+    make_token_ids,
+    measure_growth,
+)
+from labs.peers.vllm_hashing import PeerEnded, PeerError, VllmHashing
 from labs.prompt_cost import Prefill, PromptCost, prefill_by_cost_model, prefill_on_engine, time_tokenising, tokenise
 from labs.prompt_file import PromptFile
 from labs.protocol import Measurement, Prediction
@@ -57,6 +66,7 @@ class HashResult:
     growth: list[HashGrowth] = field(default_factory=list)
     prompt: PromptCost | None = None
     peer_version: str | None = None
+    growth_skipped: bool = False
     skipped: dict[str, str] = field(default_factory=dict)  # algorithm -> why
     record: ResultRecord | None = None
     path: Path | None = None
@@ -68,6 +78,10 @@ class HashResult:
         for cost in self.costs:
             if cost.ns_per_block < cost.digest_ns_per_block:
                 notes.append(f"{cost.algorithm}: the digest alone took longer than the whole: the machine was disturbed")
+        if self.peer_version is not None and not self.comparisons:
+            notes.append("no block is full: there is nothing to compare with vLLM")
+        if self.growth_skipped:
+            notes.append("growth with length is left out: too few of its prompts fill a block of this size")
         return notes
 
 
@@ -133,10 +147,17 @@ class HashRun:
                 self.prompt.prompt.kind, len(token_ids), self.config.block_size, hashing, tokenise_s, prefill
             )
         elif self.with_growth:
-            bar.expect(len(chains))
-            for chain in chains:
-                result.growth.append(measure_growth(chain.hasher.algorithm, self.config))
-                bar.advance(f"{chain.hasher.algorithm}: growth with length", 1)
+            self._measure_growth(chains, result, bar)
+
+    def _measure_growth(self, chains: Sequence[NamedChain], result: HashResult, bar: ProgressBar) -> None:
+        lengths = growth_lengths(self.config.block_size)
+        result.growth_skipped = not lengths
+        if not lengths:
+            return
+        bar.expect(len(chains))
+        for chain in chains:
+            result.growth.append(measure_growth(chain.hasher.algorithm, self.config, lengths))
+            bar.advance(f"{chain.hasher.algorithm}: growth with length", 1)
 
     def _token_ids(self, bar: ProgressBar) -> tuple[list[int], tuple[float, ...]]:
         """What is hashed, and the seconds that tokenising it took."""
@@ -180,6 +201,8 @@ class HashRun:
         for chain in list(chains):
             try:
                 peer.names(chain.hasher.algorithm, chain.none_hash_seed)
+            except PeerEnded:
+                raise
             except PeerError as error:
                 self._skip(chain.hasher.algorithm, f"vLLM's interpreter: {error}", result)
                 chains.remove(chain)

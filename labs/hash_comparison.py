@@ -34,7 +34,7 @@ class HashComparison:
 
     @property
     def floor_ratio(self) -> Ratio:
-        """How many times as fast naming could be at most, with this digest."""
+        """How many times as fast naming would be if it were the digest alone."""
         return ratio_of_medians(self.peer_s, self.cost.digest_s)
 
 
@@ -78,7 +78,7 @@ class ComparedBench:
         for chain, samples in zip(self.chains, self._samples):
             kinds = {
                 "whole": chain.time_whole,
-                "peer": lambda: self.peer.time(chain.hasher.algorithm, chain.none_hash_seed),
+                "peer": lambda: self.peer.time(chain.hasher.algorithm, chain.none_hash_seed, chain.num_repeats),
                 "append": chain.time_appends,
                 "digest": chain.time_digest,
             }

@@ -3,11 +3,11 @@
 The chain is what a long prompt makes: every block's name goes into the next one's, so the work cannot be spread over
 cores. Three times are taken, all from token ids in a Python list:
 
-    whole prompt   all blocks named by one call, as when a request arrives
-    appends        block after block, each by a call of its own, as when a request decodes
-    digest alone   the same bytes, serialised beforehand, through the digest: the floor that no way of naming can beat
+    whole prompt      all blocks named by one call, as when a request arrives
+    one block a call  each block named by a call of its own, as a decoding request's are, from a list of its tokens
+    digest alone      the same bytes, serialised beforehand, through hashlib or xxhash: what would be left if serialising cost nothing
 
-What the whole prompt takes above the floor is serialisation, and the loop around it.
+What the whole prompt takes above the digest alone is serialisation, and the loop around it.
 
 Protocol and defaults: vLLM 0.32.0, benchmarks/benchmark_prefix_block_hash.py (10,000 blocks of 32 tokens drawn by
 `random.Random(seed)`, five trials, throughput from the best of them).
@@ -102,12 +102,12 @@ class HashCost:
 
     @property
     def digest_ns_per_block(self) -> float:
-        """The floor."""
+        """What would be left if serialising cost nothing."""
         return min(self.digest_s) / self.num_blocks * 1e9
 
     @property
     def serialise_ns_per_block(self) -> float:
-        """What is left above the floor; 0 where the floor's own trials were disturbed more."""
+        """What is left above the digest alone; 0 where its own trials were disturbed more."""
         return max(self.ns_per_block - self.digest_ns_per_block, 0.0)
 
     @property
@@ -133,7 +133,8 @@ class NamedChain:
         self.hasher.extend(self.names, self.token_ids, _PLAIN)
         assert self.names, "a chain needs a full block"
         size = block_size
-        self._repeats = range(-(-_SAMPLE_BLOCKS // len(self.names)))
+        self.num_repeats = -(-_SAMPLE_BLOCKS // len(self.names))  # rounds in one sample
+        self._repeats = range(self.num_repeats)
         self._blocks = [self.token_ids[number * size : (number + 1) * size] for number in range(len(self.names))]
 
     def time_whole(self) -> float:
@@ -154,7 +155,7 @@ class NamedChain:
             names: list[BlockHash] = []
             parent = self.hasher.none_hash
             for block in self._blocks:
-                parent = hash_block(parent, block)
+                parent = hash_block(parent, block, None, True)  # Python integers, as a Request's
                 names.append(parent)
         elapsed_s = time.perf_counter() - begin
         self._check(names)
@@ -242,6 +243,8 @@ class HashGrowth:
     @property
     def r_squared(self) -> float:
         """The share of the differences between lengths that the line explains."""
+        if len(set(self.medians_s)) == 1:
+            return 1.0  # no differences at all
         return statistics.correlation(self.num_tokens, self.medians_s) ** 2
 
     @property
@@ -253,11 +256,17 @@ class HashGrowth:
 
 
 def _log_slope(points: Sequence[tuple[float, float]]) -> float:
-    return statistics.linear_regression([log(x) for x, _ in points], [log(y) for _, y in points]).slope
+    return statistics.linear_regression([log(x) for x, _ in points], [log(max(y, 1e-9)) for _, y in points]).slope
 
 
-def measure_growth(algorithm: str, config: Config, lengths: Sequence[int] = GROWTH_TOKENS) -> HashGrowth:
-    """Time whole prompts of `lengths` tokens, cut from one list, each `config.trials` times in turns.
+def growth_lengths(block_size: int, lengths: Sequence[int] = GROWTH_TOKENS) -> tuple[int, ...]:
+    """The lengths of which a block of this size is full; none when too few are left for a line."""
+    full = tuple(length for length in lengths if length >= block_size)
+    return full if len(full) >= 3 else ()
+
+
+def measure_growth(algorithm: str, config: Config, lengths: Sequence[int]) -> HashGrowth:
+    """Time whole prompts of `lengths` tokens, each at least a block, cut from one list, `config.trials` times in turns.
 
     Raises MissingPackage when the algorithm's package is not installed.
     """

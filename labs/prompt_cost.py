@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 
 from engine.cost_model import gpu_by_name, model_shape
 from labs import theory
-from labs.hash_cost import HashBench, HashCost, NamedChain
+from labs.hash_cost import HashCost
 from labs.prompt_file import PromptFile
 from labs.targets.base import OpenTarget, TargetError
 
@@ -93,21 +93,3 @@ def prefill_on_engine(
         return Prefill(tuple(samples), f"{info.model} {info.dtype} on {info.device}, measured")
     finally:
         target.close()
-
-
-def time_hashing(
-    token_ids: Sequence[int],
-    algorithms: Sequence[str],
-    block_size: int,
-    trials: int,
-    on_trial: Callable[[], None] | None = None,
-) -> tuple[HashCost, ...]:
-    """Each algorithm's cost of naming the prompt; none when no block is full."""
-    if len(token_ids) < block_size:
-        return ()
-    bench = HashBench([NamedChain(algorithm, token_ids, block_size) for algorithm in algorithms])
-    for _ in range(trials):
-        bench.run_trial()
-        if on_trial is not None:
-            on_trial()
-    return tuple(bench.costs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.kvcache.block_hash import hash_block_tokens
 
 
-def name_blocks_without_their_parents(self, block_hashes, token_ids, identity):
+def name_blocks_without_their_parents(self, block_hashes, token_ids, identity, exact_ints=False):
     """In place of `BlockHasher.extend`: equal blocks behind different pasts get one name."""
     size = self.block_size
     for start in range(len(block_hashes) * size, len(token_ids) // size * size, size):

@@ -30,7 +30,7 @@ HashFunction = Callable[[Any], bytes]
 # Deterministic for SHA-256, so that independent processes name blocks alike.
 DEFAULT_NONE_HASH_SEED = "vllm-none-hash"
 
-# A third cheaper than `sha256(data)`, which asks OpenSSL for the algorithm each time.
+# A copy of a fresh digest is a little cheaper than a new one: OpenSSL is not asked for the algorithm again.
 _new_sha256 = sha256().copy
 
 
@@ -166,16 +166,26 @@ class BlockHasher:
         return self._encoding.block(parent, block_token_ids, extra_keys)
 
     def hash_block(
-        self, parent: BlockHash, block_token_ids: Sequence[int], extra_keys: tuple[Any, ...] | None = None
+        self,
+        parent: BlockHash,
+        block_token_ids: Sequence[int],
+        extra_keys: tuple[Any, ...] | None = None,
+        exact_ints: bool = False,
     ) -> BlockHash:
-        """The name of one full block; equal to `hash_block_tokens`."""
-        return self._digest(self._encoding.block(parent, block_token_ids, extra_keys))  # type: ignore[return-value]
+        """The name of one full block; equal to `hash_block_tokens`.
 
-    def extend(self, block_hashes: list[BlockHash], token_ids: Sequence[int], identity: CacheIdentity) -> None:
+        exact_ints  every id is a Python integer, as a Request keeps them; with others the name would be a wrong one
+        """
+        written = self._encoding.block(parent, block_token_ids, extra_keys, exact_ints)
+        return self._digest(written)  # type: ignore[return-value]
+
+    def extend(
+        self, block_hashes: list[BlockHash], token_ids: Sequence[int], identity: CacheIdentity, exact_ints: bool = False
+    ) -> None:
         """Append the names of all full blocks of `token_ids` that `block_hashes` does not name yet.
 
         A partial block has no name: its content would change under it. Ids are taken by value, as `hash_block_tokens`
-        takes them; TypeError for one that is no integer.
+        takes them; TypeError for one that is no integer. exact_ints: as for `hash_block`.
         """
         block_size = self.block_size
         num_known, num_blocks = len(block_hashes), len(token_ids) // block_size
@@ -185,14 +195,19 @@ class BlockHasher:
             start, end = num_known * block_size, num_blocks * block_size
             extra_keys = identity.extra_keys(start, end) if start < identity.keyless_from else None
             parent = block_hashes[-1] if num_known else self.none_hash
-            block_hashes.append(self.hash_block(parent, token_ids[start:end], extra_keys))
+            block_hashes.append(self.hash_block(parent, token_ids[start:end], extra_keys, exact_ints))
             return
         num_keyed = min(-(-identity.keyless_from // block_size), num_blocks)
-        self._extend(block_hashes, token_ids, num_keyed, identity)
-        self._extend(block_hashes, token_ids, num_blocks, None)
+        self._extend(block_hashes, token_ids, num_keyed, identity, exact_ints)
+        self._extend(block_hashes, token_ids, num_blocks, None, exact_ints)
 
     def _extend(
-        self, block_hashes: list[BlockHash], token_ids: Sequence[int], num_blocks: int, identity: CacheIdentity | None
+        self,
+        block_hashes: list[BlockHash],
+        token_ids: Sequence[int],
+        num_blocks: int,
+        identity: CacheIdentity | None,
+        exact_ints: bool,
     ) -> None:
         """Name blocks up to `num_blocks` in all; identity: None where tokens alone name them."""
         start, end = len(block_hashes) * self.block_size, num_blocks * self.block_size
@@ -209,7 +224,7 @@ class BlockHasher:
         for number in range(len(block_hashes), num_blocks):
             start, end = number * self.block_size, (number + 1) * self.block_size
             extra_keys = None if identity is None else identity.extra_keys(start, end)
-            parent = self.hash_block(parent, token_ids[start:end], extra_keys)
+            parent = self.hash_block(parent, token_ids[start:end], extra_keys, exact_ints)
             block_hashes.append(parent)
 
     def _extend_by_run(self, block_hashes: list[BlockHash], run: Run) -> None:

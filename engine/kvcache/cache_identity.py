@@ -85,6 +85,8 @@ class CacheIdentity:
 
     def extra_keys(self, start: int, end: int) -> tuple[Any, ...] | None:
         """The keys of the block of tokens [start, end); None (never an empty tuple) when there are none."""
+        # The tags are constants, one object each, and identifiers go in as the objects they are: under pickle that is part
+        # of the name (block_encoding.PickleEncoding).
         keys: list[Any] = []
         if self.lora is not None:
             keys.append(("lora", self.lora.name, self.lora.path))

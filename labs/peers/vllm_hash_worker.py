@@ -4,7 +4,7 @@ It stands alone (nothing of ours is installed there) and speaks JSON, one object
 
     {"do": "load", "blocks": [[id, …], …]}          -> {}
     {"do": "names", "algorithm": a, "seed": s}      -> {"names": [hexadecimal, …]}   the seed stands for PYTHONHASHSEED
-    {"do": "time", "algorithm": a, "seed": s}       -> {"seconds": t}
+    {"do": "time", "algorithm": a, "seed": s, "repeats": n}    -> {"seconds": t}     of one round, over n
     anything that fails                             -> {"error": text}
 
 The first line, sent when vLLM is imported, is {"version": text} or {"error": text}.
@@ -51,12 +51,14 @@ def main():
         return {"names": found}
 
     def seconds(request):
-        hash_function, parent = start(request), None
-        hash_block_tokens = kv_cache_utils.hash_block_tokens
+        hash_function = start(request)
+        hash_block_tokens, repeats = kv_cache_utils.hash_block_tokens, range(request["repeats"])
         begin = time.perf_counter()
-        for block in blocks:
-            parent = hash_block_tokens(hash_function, parent, block, None)
-        return {"seconds": time.perf_counter() - begin}
+        for _ in repeats:
+            parent = None
+            for block in blocks:
+                parent = hash_block_tokens(hash_function, parent, block, None)
+        return {"seconds": (time.perf_counter() - begin) / len(repeats)}
 
     for line in sys.stdin:
         try:

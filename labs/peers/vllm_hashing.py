@@ -2,8 +2,9 @@
 
 A process of its own keeps vLLM's packages apart from ours, and lets the two take turns on one machine.
 
-    PeerError
-    └── PeerUnavailable   no interpreter there, or none that has vLLM
+    PeerError             it answered with an error
+    ├── PeerUnavailable   no interpreter there, or none that has vLLM
+    └── PeerEnded         its process ended, or hung
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, Sequence
 
 _WORKER = Path(__file__).with_name("vllm_hash_worker.py")
+_ACCEPTED = "accepted: --vllm-python with a Python that has vLLM"
+START_TIMEOUT_S = 300.0  # importing vLLM from a cold disk
+ANSWER_TIMEOUT_S = 600.0
 
 
 class PeerError(Exception):
@@ -24,6 +29,10 @@ class PeerError(Exception):
 
 class PeerUnavailable(PeerError):
     """The other engine is not there; the message says what is accepted."""
+
+
+class PeerEnded(PeerError):
+    """The other engine's process ended, or did not answer and was ended."""
 
 
 class VllmHashing:
@@ -37,7 +46,7 @@ class VllmHashing:
 
         Raises PeerUnavailable when it cannot be run or cannot import vLLM.
         """
-        self._python = python or sys.executable
+        self._python = sys.executable if python is None else python
         self._log = tempfile.TemporaryFile()
         try:
             self._process = subprocess.Popen(
@@ -47,32 +56,43 @@ class VllmHashing:
             self._log.close()
             raise PeerUnavailable(f"{self._python!r} cannot be run ({error.strerror}); {_ACCEPTED}") from None
         try:
-            self.version: str = self._read()["version"]
+            first = self._read(START_TIMEOUT_S)
+            if "version" not in first:
+                raise PeerError("it answers as no worker does")
+            self.version: str = first["version"]
         except PeerError as error:
-            self.close()
+            self.kill()
             raise PeerUnavailable(f"{self._python!r} cannot import vLLM ({error}); {_ACCEPTED}") from None
+        except BaseException:
+            self.kill()
+            raise
 
     def __enter__(self) -> VllmHashing:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:
+            self.close()
+        else:
+            self.kill()  # whatever it is doing, nobody waits for it
 
     def close(self) -> None:
-        """End the worker."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            try:
-                self._process.stdin.close()
-            except BrokenPipeError:
-                pass
+        """Let the worker come to its end."""
         try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._log.close()
+            self._process.communicate(timeout=10)  # closes its input, at which it ends
+        except (subprocess.TimeoutExpired, ValueError, BrokenPipeError):
+            pass
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker at once."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._log):
+            try:
+                pipe.close()  # type: ignore[union-attr]
+            except BrokenPipeError:
+                pass  # what it was still to be told
 
     def load(self, token_ids: Sequence[int], block_size: int) -> None:
         """Send the full blocks of a prompt; they are hashed from Python lists there too."""
@@ -83,9 +103,9 @@ class VllmHashing:
         """Hexadecimal names of all blocks. Raises PeerError, as when a package is missing there."""
         return self._ask({"do": "names", "algorithm": algorithm, "seed": none_hash_seed})["names"]
 
-    def time(self, algorithm: str, none_hash_seed: str) -> float:
-        """Seconds for the whole chain, block after block."""
-        return self._ask({"do": "time", "algorithm": algorithm, "seed": none_hash_seed})["seconds"]
+    def time(self, algorithm: str, none_hash_seed: str, repeats: int = 1) -> float:
+        """Seconds for the whole chain, block after block; the mean of as many rounds."""
+        return self._ask({"do": "time", "algorithm": algorithm, "seed": none_hash_seed, "repeats": repeats})["seconds"]
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -93,15 +113,29 @@ class VllmHashing:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise PeerError(f"vLLM's process ended{self._last_words()}") from None
-        return self._read()
+            raise PeerEnded(f"vLLM's process ended{self._last_words()}") from None
+        return self._read(ANSWER_TIMEOUT_S)
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self, timeout_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        timer = threading.Timer(timeout_s, self._process.kill)
+        timer.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            in_time = timer.is_alive()
+            timer.cancel()
+        if not line and not in_time:
+            raise PeerEnded(f"vLLM's process did not answer within {timeout_s:.0f} s")
         if not line:
-            raise PeerError(f"its process ended{self._last_words()}")
-        answer = json.loads(line)
+            self._process.wait()
+            raise PeerEnded(f"vLLM's process ended{self._last_words()}")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            raise PeerError("it answers as no worker does") from None
+        if not isinstance(answer, dict):
+            raise PeerError("it answers as no worker does")
         if "error" in answer:
             raise PeerError(answer["error"])
         return answer
@@ -110,6 +144,3 @@ class VllmHashing:
         self._log.seek(0)
         lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
-
-
-_ACCEPTED = "accepted: --vllm-python with a Python that has vLLM"

@@ -6,6 +6,7 @@ import re
 import pytest
 
 import labs.hash_cost
+from labs.prompt_cost import Prefill
 from tests.labs.stub_vllm import write_stub_vllm
 
 SMALL = ("hash-bench", "--num-blocks", "20", "--block-size", "4", "--trials", "3")
@@ -14,8 +15,7 @@ ALGORITHMS = ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]
 
 @pytest.fixture(autouse=True)
 def short_growth(monkeypatch):
-    monkeypatch.setattr(labs.hash_cost, "GROWTH_TOKENS", (100, 200, 400))
-    monkeypatch.setattr(labs.hash_cost.measure_growth, "__defaults__", ((100, 200, 400),))
+    monkeypatch.setattr(labs.hash_cost.growth_lengths, "__defaults__", ((100, 200, 400),))
 
 
 def rows(record, name, group="chain"):
@@ -65,6 +65,37 @@ def test_vllms_form_is_that_of_its_script(labcli_command):
     assert "record: " in result.stderr
 
 
+@pytest.mark.parametrize("block_size, grows", [("150", False), ("64", True)])
+def test_growth_needs_prompts_that_fill_a_block(labcli_command, block_size, grows):
+    result = labcli_command("hash-bench", "--num-blocks", "3", "--block-size", block_size, "--trials", "2", "--no-save")
+    assert result.exit_code == 0
+    assert ("Growth with length" in result.stdout, "growth with length is left out" in result.stdout) == (grows, not grows)
+
+
+def test_cells_follow_from_the_samples(labcli_command, monkeypatch):
+    """1,000 blocks of 20 tokens: 2 ms for the whole, 0.5 ms for the digest alone, 3 ms one by one."""
+    for name, seconds in (("time_whole", 0.002), ("time_appends", 0.003), ("time_digest", 0.0005)):
+        monkeypatch.setattr(labs.hash_cost.NamedChain, name, lambda self, seconds=seconds: seconds)
+    arguments = ("--num-blocks", "1000", "--block-size", "20", "--no-save", "--algorithms", "sha256")
+    result = labcli_command("hash-bench", *arguments)
+    rows_of_sha256 = [line.split() for line in result.stdout.splitlines() if line.startswith("sha256 ")]
+    assert rows_of_sha256[0] == ["sha256", "2.00", "ms", "2.00", "ms", "0%", "2,000", "100.0", "10.0"]
+    assert rows_of_sha256[1] == ["sha256", "1,500", "500", "2,000", "25%", "3,000"]
+    line = labcli_command("hash-bench", *arguments, "--format", "vllm").stdout.splitlines()[1]
+    assert line == "sha256         avg: 0.002000s  best: 0.002000s  throughput: 10.00M tokens/s"
+
+
+def test_a_prompts_shares_follow_from_the_samples(labcli_command, monkeypatch, tmp_path):
+    monkeypatch.setattr(labs.hash_cost.NamedChain, "time_whole", lambda self: 0.002)
+    monkeypatch.setattr("labcli.hash_run.time_tokenising", lambda *_: (0.008,))
+    monkeypatch.setattr("labcli.hash_run.prefill_by_cost_model", lambda *_: Prefill((0.1,), "a clock"))
+    (tmp_path / "p.txt").write_text("Some words. " * 10)
+    arguments = ("--prompt", "p.txt", "--model", "synthetic:tiny", "--no-save", "--algorithms", "sha256")
+    lines = labcli_command("hash-bench", *arguments).stdout.splitlines()
+    assert [line.split()[-2:] for line in lines if line.startswith("hashing, sha256")] == [["25.0%", "2.00%"]]
+    assert [line.split()[-1] for line in lines if line.startswith("tokenising")] == ["8.00%"]
+
+
 def test_few_trials_are_said_to_be_few(labcli_command):
     assert "note: sha256: few samples (3 of at least 5)" in labcli_command(*SMALL, "--no-save").stdout
     assert "labcli: sha256: few samples" in labcli_command(*SMALL, "--no-save", "--format", "vllm").stderr
@@ -99,9 +130,12 @@ def test_an_unstable_run_is_said_to_be_unstable(labcli_command, monkeypatch):
         (["--prompt", "p.txt", "--format", "vllm"], "labcli: --format vllm means nothing with --prompt; accepted: "),
         (["--prompt", "p.txt", "--prefill", "Z80"], "labcli: gpu is 'Z80'; accepted: H100 SXM, "),
         (["--prompt", "p.txt", "--prefill", "engine", "--shape", "qwen3-8b"], "labcli: --shape means nothing with --prefill engine"),
+        (["--prompt", "ids.json", "--model", "smollm2"], "labcli: --model means nothing with token ids and a GPU of the cost model"),
+        (["--prompt", "p.txt", "--prefill", ""], "labcli: gpu is ''; accepted: H100 SXM, "),
     ],
 )
 def test_bad_usage_is_one_line(labcli_command, tmp_path, arguments, line):
+    (tmp_path / "ids.json").write_text("[1, 2, 3]")
     result = labcli_command("hash-bench", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(line)
@@ -153,6 +187,13 @@ def test_vllm_is_timed_in_turns_and_every_name_compared(labcli_command, monkeypa
     assert rows(record, "peer") == ["sha256"]
     (equal,) = [one for one in record["measurements"] if one["name"] == "equal_names"]
     assert (equal["samples"], equal["predicted"]["value"]) == ([20], 20)
+
+
+def test_a_prompt_without_a_block_has_nothing_to_compare(labcli_command, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(write_stub_vllm(tmp_path / "stub")))
+    (tmp_path / "ids.json").write_text("[1, 2, 3]")
+    result = labcli_command("hash-bench", "--prompt", "ids.json", "--against", "vllm", "--no-save")
+    assert result.exit_code == 0 and "nothing to compare with vLLM" in result.stdout
 
 
 def test_a_name_that_differs_from_vllms_fails_the_run(labcli_command, monkeypatch, tmp_path):

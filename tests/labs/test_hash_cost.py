@@ -6,10 +6,11 @@ import random
 
 import pytest
 
+import labs.hash_cost
 from engine.config import HASH_ALGORITHMS
 from engine.errors import ConfigError, MissingPackage
 from engine.kvcache.block_hash import BlockHasher, hash_block_tokens
-from labs.hash_cost import Config, HashBench, HashCost, HashGrowth, NamedChain, make_token_ids, measure_growth
+from labs.hash_cost import Config, HashBench, HashCost, HashGrowth, NamedChain, growth_lengths, make_token_ids, measure_growth
 
 SMALL = Config(num_blocks=40, block_size=4, trials=2)
 
@@ -33,7 +34,7 @@ def test_tokens_are_those_of_vllms_script():
 def test_names_that_change_while_they_are_timed_are_found_out(method, monkeypatch):
     chain = NamedChain("sha256", make_token_ids(SMALL), 4, "0")
     original = BlockHasher.hash_block
-    monkeypatch.setattr(BlockHasher, "hash_block", lambda self, parent, ids, keys=None: original(self, b"p" * 32, ids, keys))
+    monkeypatch.setattr(BlockHasher, "hash_block", lambda self, parent, *rest: original(self, b"p" * 32, *rest))
     with pytest.raises(AssertionError, match="unequal names"):
         getattr(chain, method)()
 
@@ -44,6 +45,29 @@ def test_the_floor_digests_the_bytes_that_were_named():
     chain._messages[-1] += b"\x00"
     with pytest.raises(AssertionError, match="not what was named"):
         chain.time_digest()
+
+
+def test_a_short_chain_is_timed_many_times_and_a_sample_is_one_round(monkeypatch):
+    chain = NamedChain("sha256", make_token_ids(SMALL), 4, "0")
+    assert chain.num_repeats == 25  # 1,000 blocks in all
+    for method in (chain.time_whole, chain.time_appends, chain.time_digest):
+        clock = iter([10.0, 15.0])
+        monkeypatch.setattr(labs.hash_cost.time, "perf_counter", lambda: next(clock))
+        assert method() == 5.0 / 25
+
+
+def test_kinds_of_times_are_not_mixed_up(monkeypatch):
+    for name, seconds in (("time_whole", 1.0), ("time_appends", 2.0), ("time_digest", 3.0)):
+        monkeypatch.setattr(NamedChain, name, lambda self, seconds=seconds: seconds)
+    bench = HashBench([NamedChain("sha256", make_token_ids(SMALL), 4)])
+    bench.run_trial()
+    (cost,) = bench.costs
+    assert (cost.whole_s, cost.append_s, cost.digest_s) == ((1.0,), (2.0,), (3.0,))
+
+
+@pytest.mark.parametrize("block_size, lengths", [(16, 8), (2_048, 6), (50_000, 3), (65_536, 0)])
+def test_growth_is_measured_where_a_block_is_full(block_size, lengths):
+    assert len(growth_lengths(block_size)) == lengths
 
 
 def test_each_trial_gives_one_sample_of_each_kind():

@@ -6,7 +6,7 @@ from engine.config import EngineConfig
 from engine.cost_model import gpu_by_name, model_shape
 from engine.errors import ConfigError
 from labs import theory
-from labs.prompt_cost import PromptCost, prefill_by_cost_model, prefill_on_engine, time_hashing, time_tokenising, tokenise
+from labs.prompt_cost import PromptCost, prefill_by_cost_model, prefill_on_engine, time_tokenising, tokenise
 from labs.prompt_file import PromptFile
 from labs.targets.base import TargetError
 from labs.targets.open_target import SIM_MODEL, open_target_factory
@@ -41,6 +41,3 @@ def test_an_engine_prefills_the_whole_prompt_each_time():
 def test_blocks_and_the_tail_are_counted():
     prompt = PromptCost("text", 100, 16, (), (), prefill_by_cost_model(100, "llama-3-8b", "L4"))
     assert (prompt.num_blocks, prompt.num_unnamed) == (6, 4)
-    assert time_hashing(list(range(15)), ["sha256"], 16, 1) == ()
-    (cost,) = time_hashing(list(range(100)), ["sha256"], 16, 2)
-    assert (cost.num_blocks, len(cost.whole_s)) == (6, 2)

@@ -7,9 +7,9 @@ import os
 import pytest
 
 from engine.config import HASH_ALGORITHMS
-from labs.hash_comparison import ComparedBench
-from labs.hash_cost import Config, NamedChain, make_token_ids
-from labs.peers.vllm_hashing import PeerError, PeerUnavailable, VllmHashing
+from labs.hash_comparison import ComparedBench, HashComparison
+from labs.hash_cost import Config, HashCost, NamedChain, make_token_ids
+from labs.peers.vllm_hashing import PeerEnded, PeerError, PeerUnavailable, VllmHashing
 from tests.labs.stub_vllm import write_stub_vllm
 
 TOKENS = make_token_ids(Config(num_blocks=50, block_size=4))
@@ -28,6 +28,8 @@ def test_names_and_times_come_from_the_other_interpreter(stub):
         assert peer.names("sha256", "a seed") == [name.hex() for name in chain.names]
         assert peer.names("sha256", "another") != [name.hex() for name in chain.names]
         assert peer.time("sha256", "a seed") > 0
+        # The mean of many rounds is about one round, not their sum.
+        assert peer.time("sha256", "a seed", 200) < 50 * peer.time("sha256", "a seed", 1)
 
 
 def test_trials_are_taken_in_turns_and_names_compared(stub):
@@ -41,6 +43,15 @@ def test_trials_are_taken_in_turns_and_names_compared(stub):
     ratio = comparison.whole_ratio
     assert ratio.low <= ratio.value <= ratio.high
     assert comparison.floor_ratio.value > ratio.value / 100
+
+
+def test_ratios_say_how_many_times_as_fast_we_are():
+    cost = HashCost("sha256", 1_000, 16, whole_s=(0.001,) * 3, append_s=(0.004,) * 3, digest_s=(0.0005,) * 3)
+    comparison = HashComparison(cost, (0.002,) * 3, 1_000)
+    assert comparison.whole_ratio.value == pytest.approx(2)
+    assert comparison.append_ratio.value == pytest.approx(0.5)
+    assert comparison.floor_ratio.value == pytest.approx(4)
+    assert comparison.peer_ns_per_block == pytest.approx(2_000)
 
 
 def test_a_peer_that_names_otherwise_is_counted(tmp_path, monkeypatch):
@@ -60,7 +71,44 @@ def test_what_fails_there_is_told_here(stub):
         assert peer.names("sha256", "0")  # and it goes on
 
 
-@pytest.mark.parametrize("python, message", [("/nope/python", "cannot be run"), (None, "cannot import vLLM .*ModuleNotFoundError"), ("/bin/true", "its process ended")])
+def test_a_peer_that_does_not_answer_is_ended(stub, monkeypatch):
+    with VllmHashing() as peer:
+        peer.load(TOKENS, 4)
+        monkeypatch.setattr("labs.peers.vllm_hashing.ANSWER_TIMEOUT_S", 0.2)
+        with pytest.raises(PeerEnded, match="did not answer within 0 s"):
+            peer.time("sha256", "0", 10_000_000)
+        assert peer._process.poll() is not None
+
+
+def test_a_peer_that_dies_is_told_from_one_that_answers_with_an_error(stub):
+    with VllmHashing() as peer:
+        peer._process.kill()
+        with pytest.raises(PeerEnded, match="vLLM's process ended"):
+            peer.names("sha256", "0")
+
+
+def test_an_interrupted_start_leaves_no_process(stub, monkeypatch):
+    started = []
+    monkeypatch.setattr(VllmHashing, "_read", lambda self, timeout_s: started.append(self._process) or interrupt())
+    with pytest.raises(KeyboardInterrupt):
+        VllmHashing()
+    assert started[0].poll() is not None
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "python, message",
+    [
+        ("/nope/python", "cannot be run"),
+        ("", "cannot be run"),
+        (None, "cannot import vLLM .*ModuleNotFoundError"),
+        ("/bin/true", "process ended"),
+        ("/bin/echo", "answers as no worker does"),
+    ],
+)
 def test_an_interpreter_without_vllm_is_refused(python, message, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(PeerUnavailable, match=f"{message}.*accepted: --vllm-python"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 
+from enum import IntEnum
 from hashlib import sha256
 
 import numpy
@@ -88,8 +89,36 @@ def test_ids_count_by_value_whatever_holds_them(encoding_type, same):
     encoding, parent = encoding_type(3, 32), b"p" * 32
     expected = encoding.serialise((parent, (7, 300, 70_000), None))
     assert encoding.block(parent, same, None) == laid_out(encoding, parent, same) == expected
+    assert encoding.block(parent, [7, 300, 70_000], None, exact_ints=True) == expected
     small = bytes([7, 8, 9])
     assert encoding.block(parent, small, None) == laid_out(encoding, parent, small) == encoding.serialise((parent, (7, 8, 9), None))
+
+
+class Word(IntEnum):
+    YES = 7
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("encoding_type", [PickleEncoding, CborEncoding])
+@pytest.mark.parametrize(
+    "same, ids",
+    [
+        ([True, False, 5], (1, 0, 5)),
+        ([Word.YES, 1, 2], (7, 1, 2)),
+        (numpy.array([200, 200, 200], numpy.uint8), (200, 200, 200)),
+        ([numpy.int64(1), 2**31 - 1, 3], (1, 2**31 - 1, 3)),
+        (range(5, 8), (5, 6, 7)),
+    ],
+    ids=["bool", "enum", "uint8", "int64", "range"],
+)
+def test_kinds_of_integers_are_the_numbers_they_are(encoding_type, same, ids):
+    encoding, parent = encoding_type(3, 32), b"p" * 32
+    assert encoding.block(parent, same, None) == laid_out(encoding, parent, same) == encoding.serialise((parent, ids, None))
+
+
+def test_a_numpy_integer_beside_one_of_64_bits_is_no_overflow():
+    encoding, parent = PickleEncoding(2, 32), b"p" * 32
+    assert encoding.block(parent, [numpy.int64(1), 2**63], None) == encoding.serialise((parent, (1, 2**63), None))
 
 
 @pytest.mark.parametrize("encoding_type", [PickleEncoding, CborEncoding])

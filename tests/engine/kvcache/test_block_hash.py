@@ -24,6 +24,7 @@ from engine.kvcache.block_hash import (
     split_block_hash_with_group_id,
 )
 from engine.kvcache.cache_identity import CacheIdentity, LoRA, MultimodalItem
+from engine.request import Request
 from labs.recorded.engine_hashes import vllm_block_hashes
 from tests.broken_rules import name_blocks_without_their_parents
 
@@ -184,11 +185,31 @@ def test_a_long_prompt_has_the_definitions_names(algorithm):
     assert named(hasher, token_ids, salted) == by_definition(hasher, token_ids, salted)
 
 
-def test_extra_keys_longer_than_a_frame_of_pickle_keep_the_definitions_name():
+@pytest.mark.parametrize("length", [*range(64_700, 65_700, 25), 70_000])
+def test_extra_keys_as_long_as_a_frame_of_pickle_keep_the_definitions_name(length, monkeypatch):
+    monkeypatch.setattr(PickleEncoding, "min_run_tokens", 0)
     hasher = BlockHasher("sha256", 16, "0")
-    identity = CacheIdentity(lora=LoRA("adapter", "/adapters/" + "x" * 70_000))
-    token_ids = list(range(2_048))
+    identity = CacheIdentity(lora=LoRA("adapter", "x" * length))
+    token_ids = list(range(32))
     assert named(hasher, token_ids, identity) == by_definition(hasher, token_ids, identity)
+
+
+@pytest.mark.parametrize("algorithm", HASH_ALGORITHMS)
+@pytest.mark.parametrize("block_size", [300, 12_000, 20_000])
+def test_large_blocks_have_the_definitions_names(algorithm, block_size):
+    hasher = BlockHasher(algorithm, block_size, "0")
+    token_ids = [position * 7_919 % 100_000 for position in range(block_size * 3 + 5)]
+    assert named(hasher, token_ids) == by_definition(hasher, token_ids)
+    assert len(named(hasher, token_ids)) == 3
+
+
+@pytest.mark.parametrize("algorithm", HASH_ALGORITHMS)
+def test_a_request_whose_ids_are_numpy_integers_has_the_names_of_plain_ones(algorithm):
+    hasher = BlockHasher(algorithm, 4, "0")
+    token_ids = [7, 300, 70_000, 5] * 3
+    request = Request("r", numpy.array(token_ids[:9]), block_hasher=hasher)
+    request.append_output_token_ids([numpy.int32(one) for one in token_ids[9:]])
+    assert request.block_hashes == by_definition(hasher, token_ids)
 
 
 def test_a_layout_that_is_not_the_serialisers_changes_no_name(monkeypatch):
