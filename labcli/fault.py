@@ -47,6 +47,7 @@ def _what_and_code(error: BaseException) -> tuple[str, int]:
     # Imported here: an error of these rooms only exists once they are loaded, and `--help` must not load them.
     from engine.errors import ConfigError, EngineError
     from labs.catalog import UnknownLab
+    from labs.conformance.golden import GoldenError
     from labs.peers.vllm_hashing import PeerError, PeerUnavailable
     from labs.prompt_file import PromptFileError
     from labs.targets.base import TargetError
@@ -55,7 +56,7 @@ def _what_and_code(error: BaseException) -> tuple[str, int]:
         return str(error) or "interrupted", 130
     if isinstance(error, typer.TyperException):
         return _typer_line(error), error.exit_code
-    if isinstance(error, (UsageFault, ConfigError, UnknownLab, PromptFileError, PeerUnavailable)):
+    if isinstance(error, (UsageFault, ConfigError, UnknownLab, GoldenError, PromptFileError, PeerUnavailable)):
         return str(error), 2
     if isinstance(error, (EngineError, TargetError, PeerError)):
         return str(error), 1

@@ -16,12 +16,14 @@ from labcli.command_group import CommandGroup
 from labcli.commands.hash_bench import hash_bench
 from labcli.commands.labs import list_labs
 from labcli.commands.run_lab import run_lab
+from labcli.commands.verify import verify
 
 # Plain help text: rich's panels would double the time `--help` takes.
 app = typer.Typer(name="labcli", cls=CommandGroup, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("run-lab")(run_lab)
 app.command("labs")(list_labs)
 app.command("hash-bench")(hash_bench)
+app.command("verify")(verify)
 
 
 def _print_version(asked: bool) -> None:

@@ -1,14 +1,13 @@
-"""Our KVCacheManager does, operation by operation, what vLLM 0.32.0's was recorded doing."""
+"""Ours does, step by step, what the real engine was recorded doing: every scenario of manager.jsonl.gz."""
 
 import pytest
 
-from tests.oracle.golden_files import scenarios
-from tests.oracle.manager_replay import ManagerReplay
+from labs.conformance.golden import read_scenarios
+from labs.conformance.verification import REPLAYS
 
 
-@pytest.mark.parametrize("scenario", scenarios("manager"), ids=lambda scenario: scenario["name"])
+@pytest.mark.parametrize("scenario", read_scenarios("manager"), ids=lambda scenario: scenario["name"])
 def test_manager_scenario_is_reproduced_exactly(scenario):
-    replay = ManagerReplay(scenario)
-    for index, op, expected, ours in replay.run():
-        assert ours == expected, f"operation {index}: {op}"
-    assert replay.final() == scenario["final"]
+    compared = list(REPLAYS["manager"](scenario).run())
+    assert [one for one in compared if one.differs] == []
+    assert len(compared) == len(scenario.get("ops", scenario.get("steps"))) + 1

@@ -1,4 +1,4 @@
-"""Replays a recorded scheduler scenario against our Scheduler, step by step, with the recorder's fake model."""
+"""SchedulerReplay: a recorded scheduler scenario, done again by our Scheduler, step by step, with the recorder's fake model."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from dataclasses import asdict
 from typing import Any, Iterator
 
 from engine.config import EngineConfig
-from engine.kvcache.block_hash import BlockHasher
+from engine.kvcache.block_hash import DEFAULT_NONE_HASH_SEED, BlockHasher
 from engine.kvcache.block_pool import BlockPool
 from engine.kvcache.kv_cache_manager import KVCacheManager
 from engine.kvcache.prefix_cache import HashPrefixCache, NoPrefixCache
 from engine.metrics import PrefixCacheStats
 from engine.request import FinishReason, Request, SamplingParams
-from engine.scheduler import Scheduler
-from tests.oracle.golden_files import expand
+from engine.scheduler import ScheduledRequest, Scheduler
+from labs.conformance.comparison import Comparison
+from labs.conformance.golden import expand
 
 
 class SchedulerReplay:
-    """One scenario: `run` yields (step, recorded, ours) with equal shapes; `final` compares the end."""
+    """One scenario, step by step. Schema: labs/recorded/README.md, part 2."""
 
     def __init__(self, scenario: dict[str, Any]) -> None:
         config = scenario["config"]
         self.scenario, self.vocab = scenario, config["vocab"]
-        self.hasher = BlockHasher("sha256", config["block_size"], "vllm-none-hash")
+        self.hasher = BlockHasher("sha256", config["block_size"], DEFAULT_NONE_HASH_SEED)
         self.pool = BlockPool(config["num_blocks"])
         self.cache = HashPrefixCache(self.pool, config["block_size"]) if config["enable_caching"] else NoPrefixCache()
         self.manager = KVCacheManager(
@@ -42,9 +43,18 @@ class SchedulerReplay:
         self.number: dict[str, int] = {}
         self.totals = PrefixCacheStats()
 
-    def run(self) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
+    @property
+    def num_requests(self) -> int:
+        """Requests in the scenario."""
+        return len(self.scenario["arrivals"])
+
+    def run(self) -> Iterator[Comparison]:
+        """Every step, then the end."""
         for step, recorded in enumerate(self.scenario["steps"]):
-            yield step, recorded, self._step(step, recorded)
+            yield Comparison(f"step {step}", recorded, self._step(step, recorded))
+        recorded = self.scenario["final"]
+        ours = {"total_steps": len(self.scenario["steps"]), **self.final()}
+        yield Comparison("the end", recorded, {key: ours.get(key) for key in recorded})
 
     def _step(self, step: int, recorded: dict[str, Any]) -> dict[str, Any]:
         ours: dict[str, Any] = {}
@@ -111,12 +121,13 @@ class SchedulerReplay:
                 self.requests[request.request_id], self.number[request.request_id] = request, number
                 self.scheduler.add_request(request)
 
-    def _sample(self, item) -> int | None:
+    def _sample(self, item: ScheduledRequest) -> int | None:
         if not item.samples:
             return None
         return (self.number[item.request.request_id] * 31 + item.request.num_tokens) % self.vocab
 
     def final(self) -> dict[str, Any]:
+        """What is left when the run has ended."""
         requests = self.requests
         totals = asdict(self.totals)
         totals.pop("reset")
