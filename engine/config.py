@@ -13,11 +13,19 @@ from engine.errors import ConfigError
 
 HASH_ALGORITHMS = ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")
 PREFIX_CACHES = ("hash", "radix")
-POLICIES = ("fcfs", "priority")
+POLICIES = ("fcfs", "priority", "lpm", "dfs-weight")
+PUBLISH_RULES = ("auto", "allocation", "step")
+RADIX_EVICTION_POLICIES = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 # Holds ten unrelated 2,200-token requests with room to spare: no lab that is not about eviction evicts.
 DEFAULT_POOL_TOKENS = 32_768
+
+
+_BOOLEANS = (
+    "enable_chunked_prefill", "scheduler_reserve_full_isl", "enable_prefix_caching", "use_eagle",
+    "enable_kv_cache_events", "free_heads_first",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,18 @@ class EngineConfig:
     long_prefill_token_threshold: int = 0  # most tokens of one request in a step; 0: no cap
     enable_chunked_prefill: bool = True
     scheduler_reserve_full_isl: bool = True  # admit a request only if all its tokens fit
-    policy: str = "fcfs"
+    policy: str = "fcfs"  # who is admitted first: lpm (longest cached prefix) and dfs-weight are SGLang's
     watermark: float = 0.0  # share of the pool kept back from newcomers
 
     enable_prefix_caching: bool = True
     prefix_cache: str = "hash"
     prefix_caching_hash_algo: str = "sha256"
+    radix_eviction_policy: str = "lru"  # which leaves the radix cache gives up first
+    publish_rule: str = "auto"  # full blocks are findable from allocation on (vLLM), or after the step; auto: as the engine's own
+    prefix_match_unit: int | None = None  # tokens of which a hit is a multiple; None: block or page
+    use_eagle: bool = False  # a speculative drafter runs along: every hit is one match unit shorter
+    enable_kv_cache_events: bool = False  # keep what was stored and removed, for take_kv_events
+    free_heads_first: bool = False  # wrong on purpose, to show what freeing tails first is worth
 
     def __post_init__(self) -> None:
         _check_text("model", self.model)
@@ -64,7 +78,7 @@ class EngineConfig:
         _check_int("max_num_seqs", self.max_num_seqs, 1)
         _check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         _check_int("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
-        for name in ("enable_chunked_prefill", "scheduler_reserve_full_isl", "enable_prefix_caching"):
+        for name in _BOOLEANS:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(name, getattr(self, name), "true or false")
         _check_choice("policy", self.policy, POLICIES)
@@ -72,6 +86,16 @@ class EngineConfig:
             raise ConfigError("watermark", self.watermark, "a number from 0 up to, not including, 1")
         _check_choice("prefix_cache", self.prefix_cache, PREFIX_CACHES)
         _check_choice("prefix_caching_hash_algo", self.prefix_caching_hash_algo, HASH_ALGORITHMS)
+        _check_choice("radix_eviction_policy", self.radix_eviction_policy, RADIX_EVICTION_POLICIES)
+        _check_choice("publish_rule", self.publish_rule, PUBLISH_RULES)
+        if self.publish_rule == "allocation" and self.prefix_cache == "radix":
+            raise ConfigError("publish_rule", self.publish_rule, "auto or step with prefix_cache radix")
+        if self.policy == "dfs-weight" and (self.prefix_cache != "radix" or not self.enable_prefix_caching):
+            raise ConfigError("policy", self.policy, "fcfs, priority, lpm; dfs-weight with prefix_cache radix: it walks the tree")
+        unit = self.prefix_match_unit
+        _check_optional_int("prefix_match_unit", unit, 1)
+        if unit is not None and unit % self.unit_size:
+            raise ConfigError("prefix_match_unit", unit, f"a multiple of the block or page size, {self.unit_size}")
 
     @property
     def unit_size(self) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Sequence
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError, RequestRefused
 from engine.kvcache.cache_identity import LoRA, MultimodalItem
+from engine.kvcache.kv_events import KVEvent
 from engine.kvcache.open_kv_cache import open_kv_cache
 from engine.metrics import PrefixCacheStats
 from engine.request import FinishReason, Request, RequestStatus, SamplingParams
@@ -206,6 +207,10 @@ class LLMEngine:
     def take_stats(self) -> PrefixCacheStats:
         """Lookups and hits since the last call, in tokens."""
         return self.manager.take_stats()
+
+    def take_kv_events(self) -> list[KVEvent]:
+        """What the cache stored and removed since the last call; nothing unless `enable_kv_cache_events`."""
+        return self.manager.take_kv_events()
 
     @contextmanager
     def _start_over_if_it_fails(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.admission_order import CACHE_AWARE_POLICIES, admission_order
 from engine.config import EngineConfig
 from engine.kvcache.kv_cache_manager import KVCacheManager
 from engine.request import FinishReason, Request, RequestStatus
@@ -83,6 +84,8 @@ class Scheduler:
         budget = self._schedule_running(output, self.config.max_num_batched_tokens)
         # A step that preempted anyone admits nobody: the blocks just freed are needed by those who run.
         if not output.preempted:
+            if self.config.policy in CACHE_AWARE_POLICIES and len(self.waiting) > 1:
+                self.waiting.reorder(admission_order(self.config.policy, list(self.waiting), self.manager))
             self._schedule_waiting(output, budget)
         for item in output.scheduled:
             item.request.num_computed_tokens += item.num_tokens

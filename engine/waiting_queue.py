@@ -38,6 +38,10 @@ class WaitingQueue(Protocol):
         """Take a request out of the middle."""
         ...
 
+    def reorder(self, requests: list[Request]) -> None:
+        """The same requests in another order of admission; a queue with an order of its own keeps it."""
+        ...
+
 
 class FcfsQueue:
     """First come, first served; a preempted request goes before all others."""
@@ -65,6 +69,10 @@ class FcfsQueue:
 
     def remove(self, request: Request) -> None:
         self._requests.remove(request)
+
+    def reorder(self, requests: list[Request]) -> None:
+        assert len(requests) == len(self._requests), "no request is lost and none is added"
+        self._requests = deque(requests)
 
 
 class PriorityQueue:
@@ -96,7 +104,10 @@ class PriorityQueue:
         self._heap = [entry for entry in self._heap if entry[2] is not request]
         heapq.heapify(self._heap)
 
+    def reorder(self, requests: list[Request]) -> None:
+        pass
+
 
 def open_waiting_queue(policy: str) -> WaitingQueue:
-    """The queue for "fcfs" or "priority"."""
+    """The queue for a policy: by priority, or as they come (which cache-aware policies sort before each step)."""
     return PriorityQueue() if policy == "priority" else FcfsQueue()

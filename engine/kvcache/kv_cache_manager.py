@@ -12,6 +12,7 @@ Source: vLLM 0.32.0, v1/core/kv_cache_manager.py.
 from __future__ import annotations
 
 from engine.kvcache.block_pool import BlockPool
+from engine.kvcache.kv_events import KVEvent
 from engine.kvcache.prefix_cache import NO_MATCH, NoPrefixCache, PrefixCache, PrefixMatch, PublishRule
 from engine.metrics import PrefixCacheStats
 from engine.request import Request, RequestStatus
@@ -25,16 +26,33 @@ class KVCacheManager:
     unit_size      tokens per block
     max_model_len  longest request, in tokens
     watermark      share of the pool kept back from newcomers while others run
+    match_unit     tokens of which a hit is a multiple; None: the unit size
+    use_eagle      a speculative drafter runs along: it reads the K/V before a hit's end, so one match unit is given up
+    heads_first    free a request's first block first: wrong, and there to show what the right order is worth
     """
 
     def __init__(
-        self, pool: BlockPool, prefix_cache: PrefixCache, unit_size: int, max_model_len: int, watermark: float = 0.0
+        self,
+        pool: BlockPool,
+        prefix_cache: PrefixCache,
+        unit_size: int,
+        max_model_len: int,
+        watermark: float = 0.0,
+        *,
+        match_unit: int | None = None,
+        use_eagle: bool = False,
+        heads_first: bool = False,
     ) -> None:
+        if match_unit is not None and (match_unit < unit_size or match_unit % unit_size):
+            raise ValueError(f"match_unit is {match_unit}; accepted: a multiple of the unit size, {unit_size}")
         self.pool = pool
         self.prefix_cache = prefix_cache
         self.unit_size = unit_size
         self.max_model_len = max_model_len
         self.watermark_blocks = int(watermark * pool.num_blocks)
+        self.match_unit = unit_size if match_unit is None else match_unit
+        self.use_eagle = use_eagle
+        self._heads_first = heads_first
         self.stats = PrefixCacheStats()
         self._tables: dict[str, list[int]] = {}
         self._num_published: dict[str, int] = {}  # full blocks of each table that can be found
@@ -68,7 +86,13 @@ class KVCacheManager:
         """
         if not self.reads_cache(request):
             return NO_MATCH
-        return self.prefix_cache.match(request, request.num_tokens - 1)
+        match = self.prefix_cache.match(request, request.num_tokens - 1)
+        num_units = match.num_tokens // self.match_unit
+        if self.use_eagle and num_units:
+            num_units -= 1
+        if num_units * self.match_unit == match.num_tokens:
+            return match
+        return self.prefix_cache.match(request, num_units * self.match_unit) if num_units else NO_MATCH
 
     def reads_cache(self, request: Request) -> bool:
         """Whether the request looks its prefix up at all; those that do not are left out of the statistics."""
@@ -132,10 +156,10 @@ class KVCacheManager:
         return new_blocks
 
     def publish_computed(self, request: Request) -> None:
-        """The step is done: caches that publish after it learn of the request's computed prompt blocks."""
+        """The step is done: caches that publish after it learn of the blocks it computed."""
         if self.prefix_cache.publish_rule is PublishRule.AFTER_STEP and request.request_id in self._tables:
-            # Outputs follow when the request ends: publishing each would split the tree token by token.
-            if self._num_published[request.request_id] * self.unit_size < request.num_prompt_tokens:
+            prompt_published = self._num_published[request.request_id] * self.unit_size >= request.num_prompt_tokens
+            if self.prefix_cache.publishes_outputs or not prompt_published:
                 self._publish(request, request.num_computed_tokens)
 
     def unpublish(self, request: Request, num_tokens: int) -> None:
@@ -153,7 +177,7 @@ class KVCacheManager:
             self._publish(request, request.num_computed_tokens)
         del self._tables[request.request_id], self._num_published[request.request_id]
         self.prefix_cache.release(request)
-        self.pool.free(reversed(table), self.prefix_cache.free_with_content)
+        self.pool.free(table if self._heads_first else reversed(table), self.prefix_cache.free_with_content)
 
     def record_lookup(self, request: Request, num_hits: int) -> None:
         """Count an admission in the statistics, if it looked anything up. After allocation: retries count once."""
@@ -164,6 +188,15 @@ class KVCacheManager:
         """The statistics since the last call; they start again from zero."""
         stats, self.stats = self.stats, PrefixCacheStats()
         return stats
+
+    def take_kv_events(self) -> list[KVEvent]:
+        """What the cache stored and removed since the last call, oldest first; nothing unless events are on."""
+        events = self.prefix_cache.events
+        if not events:
+            return []
+        taken = list(events)
+        events.clear()
+        return taken
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached content; False (and nothing happens) while a request holds blocks."""

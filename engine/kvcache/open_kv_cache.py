@@ -9,7 +9,7 @@ from engine.config import EngineConfig
 from engine.kvcache.block_hash import BlockHasher
 from engine.kvcache.block_pool import BlockPool
 from engine.kvcache.kv_cache_manager import KVCacheManager
-from engine.kvcache.prefix_cache import HashPrefixCache, NoPrefixCache, PrefixCache
+from engine.kvcache.prefix_cache import HashPrefixCache, NoPrefixCache, PrefixCache, PublishRule
 from engine.kvcache.radix_cache import RadixPrefixCache
 
 
@@ -26,8 +26,19 @@ def open_kv_cache(
     if not config.enable_prefix_caching:
         cache = NoPrefixCache()
     elif config.prefix_cache == "radix":
-        cache = RadixPrefixCache(pool, config.page_size, clock=clock)
+        cache = RadixPrefixCache(pool, config.page_size, config.radix_eviction_policy, clock, config.enable_kv_cache_events)
     else:
-        cache = HashPrefixCache(pool, config.block_size)
+        rule = PublishRule.AFTER_STEP if config.publish_rule == "step" else PublishRule.AT_ALLOCATION
+        cache = HashPrefixCache(pool, config.block_size, rule, config.enable_kv_cache_events)
         hasher = BlockHasher(config.prefix_caching_hash_algo, config.block_size)
-    return KVCacheManager(pool, cache, config.unit_size, max_model_len, config.watermark), hasher
+    manager = KVCacheManager(
+        pool,
+        cache,
+        config.unit_size,
+        max_model_len,
+        config.watermark,
+        match_unit=config.prefix_match_unit,
+        use_eagle=config.use_eagle,
+        heads_first=config.free_heads_first,
+    )
+    return manager, hasher

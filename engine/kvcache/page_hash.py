@@ -22,11 +22,17 @@ PageHash = NewType("PageHash", bytes)
 
 
 def hash_pages(
-    token_ids: Sequence[int], page_size: int, namespace: Namespace = Namespace(None, None), *, bigrams: bool = False
+    token_ids: Sequence[int],
+    page_size: int,
+    namespace: Namespace = Namespace(None, None),
+    *,
+    bigrams: bool = False,
+    seed: bytes | None = None,
 ) -> list[PageHash]:
     """The names of all pages, 32 bytes each; a last page that is not full has one too.
 
     token_ids  [num_tokens], from 0 to 2⁶⁴ − 1
+    seed       in place of the name space's own, as for events
     bigrams    a position holds a token and its successor, as with speculative drafters: there is one position less
 
     Raises ValueError for an id or a page size out of range.
@@ -34,7 +40,7 @@ def hash_pages(
     if page_size < 1:
         raise ValueError(f"page_size is {page_size!r}; accepted: a whole number from 1")
     positions = list(pairwise(token_ids)) if bigrams else [(token_id,) for token_id in token_ids]
-    parent, hashes = namespace_seed(namespace), []
+    parent, hashes = namespace_seed(namespace) if seed is None else seed, []
     for start in range(0, len(positions), page_size):
         parent = sha256(parent + _page_bytes(list(chain(*positions[start : start + page_size])))).digest()
         hashes.append(PageHash(parent))
@@ -47,6 +53,13 @@ def namespace_seed(namespace: Namespace) -> bytes:
     if extra_key is None and salt is None:
         return b""
     return sha256(b"sglang-cache-namespace-v1" + _length_and_text(extra_key) + _length_and_text(salt)).digest()
+
+
+def event_seed(namespace: Namespace) -> bytes:
+    """The seed of the names in KV events: an older one where there is a salt, and then the extra key plays no part."""
+    if namespace.cache_salt:
+        return sha256(b"sglang-cache-salt-v1\0" + namespace.cache_salt.encode()).digest()
+    return namespace_seed(namespace)
 
 
 def event_page_hash(page_hash: PageHash) -> int:

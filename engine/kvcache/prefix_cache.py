@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Container, Protocol, Sequence
 
-from engine.kvcache.block_hash import BlockHash
+from engine.kvcache.block_hash import BlockHash, event_block_hash
 from engine.kvcache.block_pool import BlockPool
+from engine.kvcache.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent, untagged_extra_keys
 from engine.request import Request
 
 
@@ -37,7 +38,7 @@ class PublishRule(Enum):
     """When a full block becomes findable."""
 
     AT_ALLOCATION = "allocation"  # vLLM: before the step computes it; same-step twins hit
-    AFTER_STEP = "step"  # SGLang: once it is computed; same-step twins miss
+    AFTER_STEP = "step"  # SGLang, and older vLLM: once it is computed; same-step twins miss
 
 
 class PrefixCache(Protocol):
@@ -48,6 +49,8 @@ class PrefixCache(Protocol):
     """
 
     publish_rule: PublishRule
+    publishes_outputs: bool  # whether generated blocks become findable step by step, and not only when the request ends
+    events: list[KVEvent] | None  # what happened, oldest first; None: nobody listens
 
     def match(self, request: Request, max_tokens: int) -> PrefixMatch:
         """The longest cached prefix of the request's tokens, at most `max_tokens` long."""
@@ -105,6 +108,8 @@ class NoPrefixCache:
     """Finds nothing and remembers nothing."""
 
     publish_rule = PublishRule.AT_ALLOCATION
+    publishes_outputs = True
+    events: list[KVEvent] | None = None
     num_evictable = 0
     num_cached_keys = 0
     free_with_content: Container[int] = frozenset()
@@ -142,12 +147,20 @@ class HashPrefixCache:
     swapped under it. The block cached first is served; when it is evicted, the next one is.
     """
 
-    publish_rule = PublishRule.AT_ALLOCATION
+    publishes_outputs = True
     num_evictable = 0  # all it could give up is in the pool's free queue already
 
-    def __init__(self, pool: BlockPool, block_size: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        publish_rule: PublishRule = PublishRule.AT_ALLOCATION,
+        with_events: bool = False,
+    ) -> None:
         self._pool = pool
         self._block_size = block_size
+        self.publish_rule = publish_rule
+        self.events: list[KVEvent] | None = [] if with_events else None
         self.name_of_block: dict[int, BlockHash] = {}
         # name -> the one block, or {block: None} in insertion order once there were two: most names have one block.
         self._blocks_by_name: dict[BlockHash, int | dict[int, None]] = {}
@@ -197,7 +210,26 @@ class HashPrefixCache:
                     entry[block_id] = None
                 elif entry != block_id:
                     blocks_by_name[name] = {entry: None, block_id: None}
+        if self.events is not None and num_full > num_published:
+            self.events.append(self._stored(request, num_published, num_full))
         return []
+
+    def report_reused(self, request: Request, num_blocks: int) -> None:
+        """Tell followers of the first blocks that a request found, as if stored; nothing changes. None for none."""
+        if self.events is not None and num_blocks > 0:
+            self.events.append(self._stored(request, 0, num_blocks))
+
+    def _stored(self, request: Request, first: int, end: int) -> BlockStored:
+        size, identity = self._block_size, request.identity
+        names = request.block_hashes
+        return BlockStored(
+            block_hashes=tuple(event_block_hash(name) for name in names[first:end]),
+            parent_block_hash=event_block_hash(names[first - 1]) if first else None,
+            token_ids=tuple(request.all_token_ids[first * size : end * size]),
+            block_size=size,
+            lora_name=identity.lora.name if identity.lora is not None else None,
+            extra_keys=untagged_extra_keys([identity.extra_keys(at * size, (at + 1) * size) for at in range(first, end)]),
+        )
 
     def release(self, request: Request) -> None:
         pass
@@ -209,6 +241,8 @@ class HashPrefixCache:
         name = self.name_of_block.pop(block_id, None)
         if name is None:
             return False
+        if self.events is not None:
+            self.events.append(BlockRemoved((event_block_hash(name),)))
         entry = self._blocks_by_name[name]
         if isinstance(entry, dict):
             del entry[block_id]
@@ -221,3 +255,5 @@ class HashPrefixCache:
     def reset(self) -> None:
         self._blocks_by_name = {}
         self.name_of_block.clear()
+        if self.events is not None:
+            self.events.append(AllBlocksCleared())

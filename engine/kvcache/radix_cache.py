@@ -16,6 +16,9 @@ from array import array
 from typing import Callable, Container, Sequence
 
 from engine.kvcache.block_pool import BlockPool
+from engine.kvcache.cache_identity import Namespace
+from engine.kvcache.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from engine.kvcache.page_hash import event_page_hash, event_seed, hash_pages
 from engine.kvcache.prefix_cache import NO_MATCH, PrefixMatch, PublishRule
 from engine.kvcache.radix_tree import RadixNode, RadixTree
 from engine.request import Request
@@ -25,12 +28,19 @@ class RadixPrefixCache:
     """A radix tree over the pool's pages; slot = page * page_size + offset."""
 
     publish_rule = PublishRule.AFTER_STEP
+    publishes_outputs = False  # publishing each would split the tree token by token
     free_with_content: Container[int] = frozenset()  # a page nobody uses is not in the tree either
 
     def __init__(
-        self, pool: BlockPool, page_size: int, policy: str = "lru", clock: Callable[[], float] = time.monotonic
+        self,
+        pool: BlockPool,
+        page_size: int,
+        policy: str = "lru",
+        clock: Callable[[], float] = time.monotonic,
+        with_events: bool = False,
     ) -> None:
         self._pool = pool
+        self.events: list[KVEvent] | None = [] if with_events else None
         self._page_size = page_size
         self.tree = RadixTree(page_size, policy, clock=clock)
         self._locked: dict[str, RadixNode] = {}  # request id -> the node whose path it uses
@@ -68,6 +78,8 @@ class RadixPrefixCache:
             self._inserted_len.get(request.request_id, 0),
         )
         self._inserted_len[request.request_id] = len(key)
+        if self.events is not None and prefix_len < len(key):
+            self.events.append(self._stored(request, key, prefix_len))
         num_present = prefix_len // self._page_size
         self._pool.touch(block_table[num_present:num_full])  # the tree is their user from now on
         self.tree.lock(node)
@@ -86,6 +98,8 @@ class RadixPrefixCache:
         eviction = self.tree.evict(num_blocks * self._page_size)
         for node in eviction.nodes:
             self._pool.free(reversed(self._pages(node.slots)))
+            if self.events is not None:
+                self.events.append(self._removed(node))
 
     def forget(self, block_id: int) -> bool:
         return False  # the pool only hands out pages that the tree gave up before
@@ -94,6 +108,34 @@ class RadixPrefixCache:
         for node in self.tree.nodes():
             self._pool.free(reversed(self._pages(node.slots)))
         self.tree.reset()
+        if self.events is not None:
+            self.events.append(AllBlocksCleared())
+
+    def _stored(self, request: Request, key: Sequence[int], start: int) -> BlockStored:
+        """The pages of `key` behind its first `start` tokens."""
+        names = self._event_hashes(key, request.identity.namespace)
+        first = start // self._page_size
+        end = len(key) // self._page_size
+        return BlockStored(
+            block_hashes=tuple(names[first:end]),
+            parent_block_hash=names[first - 1] if first else None,
+            token_ids=tuple(key[start : end * self._page_size]),
+            block_size=self._page_size,
+            lora_name=request.identity.lora.name if request.identity.lora is not None else None,
+            extra_keys=((request.identity.cache_salt,),) * (end - first) if request.identity.cache_salt else None,
+        )
+
+    def _removed(self, node: RadixNode) -> BlockRemoved:
+        path, above = array("q", node.tokens), node.parent
+        while above is not None:
+            path, above = above.tokens + path, above.parent
+        names = self._event_hashes(path, node.namespace)
+        return BlockRemoved(tuple(names[len(names) - len(node.tokens) // self._page_size :]))
+
+    def _event_hashes(self, token_ids: Sequence[int], namespace: Namespace) -> list[int]:
+        # Content ids of images are negative; a page's name wants 64 bits.
+        ids = [token_id & 0xFFFF_FFFF_FFFF_FFFF for token_id in token_ids]
+        return [event_page_hash(one) for one in hash_pages(ids, self._page_size, seed=event_seed(namespace))]
 
     def _pages(self, slots: array) -> Sequence[int]:
         page_size = self._page_size

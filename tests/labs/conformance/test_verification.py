@@ -90,7 +90,9 @@ def content_freed_to_the_front(patch):
 
 
 def published_after_the_step(patch):
-    patch.setattr(prefix_cache.HashPrefixCache, "publish_rule", prefix_cache.PublishRule.AFTER_STEP)
+    original = prefix_cache.HashPrefixCache.__init__
+    after = prefix_cache.PublishRule.AFTER_STEP
+    patch.setattr(prefix_cache.HashPrefixCache, "__init__", lambda self, pool, size: original(self, pool, size, after))
 
 
 def salt_in_every_block(patch):
