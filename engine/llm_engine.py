@@ -112,6 +112,7 @@ class LLMEngine:
             priority=priority,
             arrival_time=self.runner.now(),
             block_hasher=self._block_hasher,
+            exact_ints=isinstance(prompt, str),
         )
 
     def add_request(self, prompt: Prompt | Request, sampling_params: SamplingParams | None = None, **fields: Any) -> str:

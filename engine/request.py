@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from operator import index
 from typing import Sequence
 
 from engine.errors import ConfigError, RequestRefused
@@ -96,6 +97,7 @@ class Request:
     request_id        unique among unfinished requests
     prompt_token_ids  [num_prompt_tokens], at least one
     block_hasher      names full blocks; None: the cache needs no names (radix, or caching off)
+    exact_ints        the ids are Python's own integers, every one, as a tokenizer's are: spares looking at each
     arrival_time      seconds, breaks ties between equal priorities (smaller priority first)
     """
 
@@ -118,6 +120,7 @@ class Request:
         priority: int = 0,
         arrival_time: float = 0.0,
         block_hasher: BlockHasher | None = None,
+        exact_ints: bool = False,
     ) -> None:
         if cache_salt is not None and not isinstance(cache_salt, str):
             raise RequestRefused("a cache_salt that is not a text; accepted: a text, or none")
@@ -136,8 +139,8 @@ class Request:
         self.num_computed_tokens = 0
         self.num_cached_tokens: int | None = None  # found at the first admission, as clients are told
         self.num_preemptions = 0
-        # Plain ints: a numpy integer would name the block differently (pickle) or not at all (CBOR).
-        self.all_token_ids: list[int] = [int(token_id) for token_id in prompt_token_ids]
+        # Python's own integers, whatever came: names of blocks are made from them as they are.
+        self.all_token_ids: list[int] = list(prompt_token_ids if exact_ints else map(index, prompt_token_ids))
         self.block_hashes: list[BlockHash] = []
         self.metrics = RequestMetrics(arrival_s=arrival_time)
         self._block_hasher = block_hasher
@@ -179,7 +182,7 @@ class Request:
 
     def append_output_token_ids(self, token_ids: Sequence[int]) -> None:
         """Add generated tokens; blocks they complete get their names at once, K/V or not."""
-        self.all_token_ids.extend(int(token_id) for token_id in token_ids)
+        self.all_token_ids.extend(map(index, token_ids))
         self._extend_block_hashes()
 
     def adopt(self, block_hasher: BlockHasher | None, now_s: float) -> None:

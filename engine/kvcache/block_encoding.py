@@ -155,18 +155,18 @@ class BlockEncoding:
         import numpy
 
         values = numpy.frombuffer(ids, numpy.uint32)[: len(ids) // self.block_size * self.block_size]
-        if values.size and int(values.max()) > self.max_token_id:
+        largest = int(values.max()) if values.size else 0
+        if largest > self.max_token_id:
             return None
-        step = max(_RUN_TOKENS // self.block_size, 1) * self.block_size
-        return (self._run(values[start : start + step]) for start in range(0, values.size, step))
+        values, step = values.reshape(-1, self.block_size), max(_RUN_TOKENS // self.block_size, 1)
+        row = self._row(3 if largest < 2**16 else 5)
+        return (self._run(values[start : start + step], row) for start in range(0, len(values), step))
 
-    def _run(self, values: numpy.ndarray) -> Run:
-        """values: [num_blocks * block_size], uint32."""
+    def _run(self, values: numpy.ndarray, row: _Row) -> Run:
+        """values: [num_blocks, block_size], uint32; row: of tokens long enough for all of them."""
         import numpy
 
-        values = values.reshape(-1, self.block_size)
-        num_blocks, token_bytes = len(values), 3 if values.max() < 2**16 else 5
-        row = self._row(token_bytes)
+        num_blocks, token_bytes = len(values), (row.last - row.first) // self.block_size
         rows = numpy.empty((num_blocks, row.bytes_.size), numpy.uint8)
         kept = numpy.empty(rows.shape, bool)
         rows[:], kept[:] = row.bytes_, row.kept
@@ -174,15 +174,16 @@ class BlockEncoding:
         tokens_kept = kept[:, row.first : row.last].reshape(tokens.shape)
         assert tokens.base is not None and tokens_kept.base is not None, "what is written must reach the rows"
 
-        sizes = numpy.full(num_blocks, row.kept.sum())
+        sizes = numpy.empty(num_blocks, numpy.intp)
+        sizes.fill(row.bytes_.size)
         low_bytes = values.astype("<u4", copy=False).view(numpy.uint8).reshape(*values.shape, 4)
         for position, (column, column_kept) in enumerate(self.columns(values, low_bytes, token_bytes)):
             tokens[:, :, position] = column
             if column_kept is not None:
                 tokens_kept[:, :, position] = column_kept
                 sizes += column_kept.sum(1, dtype=numpy.intp) - self.block_size
-        buffer = numpy.compress(kept.reshape(-1), rows.reshape(-1))
-        return Run(buffer.tobytes(), numpy.cumsum(sizes).tolist(), int(sizes.max()))
+        buffer = rows.ravel().compress(kept.ravel())
+        return Run(buffer.tobytes(), sizes.cumsum().tolist(), int(sizes.max()))
 
     def _row(self, token_bytes: int) -> _Row:
         """The bytes of a block, ready but for its tokens."""
@@ -206,7 +207,7 @@ class PickleEncoding(BlockEncoding):
     """
 
     max_token_id = 2**31 - 1
-    min_run_tokens = 2_048
+    min_run_tokens = 1_536
     max_body_bytes = 65_000  # pickle cuts what is longer than 65,536 bytes into frames
 
     @staticmethod
@@ -252,7 +253,7 @@ class CborEncoding(BlockEncoding):
     """Canonical CBOR: every length and every integer in as few bytes as it needs, big endian."""
 
     max_token_id = 2**32 - 1
-    min_run_tokens = 512
+    min_run_tokens = 640
 
     @staticmethod
     def open_serialiser() -> Callable[[Any], bytes]:

@@ -16,7 +16,7 @@ Source: vLLM 0.32.0, v1/core/block_pool.py and kv_cache_utils.py (FreeKVCacheBlo
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Container, Iterable, Sequence
+from typing import Iterable, Sequence
 
 NULL_BLOCK_ID = 0  # a placeholder: never handed out, never free
 
@@ -62,7 +62,9 @@ class FreeBlockQueue:
 
     def append_n(self, block_ids: Iterable[int]) -> None:
         """Put blocks at the back, in order."""
-        self._ids.update(dict.fromkeys(block_ids))
+        ids = self._ids
+        for block_id in block_ids:
+            ids[block_id] = None
 
     def prepend_n(self, block_ids: Sequence[int]) -> None:
         """Put blocks at the front, the first of them frontmost."""
@@ -105,7 +107,7 @@ class BlockPool:
         block_ids = self.free_queue.popleft_n(count)
         ref_counts = self.ref_counts
         for block_id in block_ids:
-            assert ref_counts[block_id] == 0, "a free block has no users"
+            assert not ref_counts[block_id], "a free block has no users"
             ref_counts[block_id] = 1
         return block_ids
 
@@ -117,24 +119,27 @@ class BlockPool:
                 self.free_queue.remove(block_id)
             ref_counts[block_id] += 1
 
-    def free(self, block_ids: Iterable[int], with_content: Container[int] = ()) -> None:
+    def free(self, empty: Iterable[int], with_content: Iterable[int] = ()) -> None:
         """Take one user off each block; those without users become free.
 
-        block_ids     in the order of eviction wanted: tail first
-        with_content  the blocks whose content can still be found
+        empty         blocks whose content nobody can find, in the order to hand them out: tail first
+        with_content  blocks whose content can still be found, in the order of eviction: tail first
         """
+        self.free_queue.prepend_n(self._release(empty))
+        self.free_queue.append_n(self._release(with_content))
+
+    def _release(self, block_ids: Iterable[int]) -> list[int]:
+        """Take one user off each block; those that have none left, in order."""
         ref_counts = self.ref_counts
-        empty: list[int] = []
-        cached: list[int] = []
+        unused: list[int] = []
         for block_id in block_ids:
             if block_id == NULL_BLOCK_ID:
                 continue
-            ref_counts[block_id] -= 1
-            assert ref_counts[block_id] >= 0, "a block is freed once per user"
-            if ref_counts[block_id] == 0:
-                (cached if block_id in with_content else empty).append(block_id)
-        self.free_queue.prepend_n(empty)
-        self.free_queue.append_n(cached)
+            num_users = ref_counts[block_id] = ref_counts[block_id] - 1
+            if num_users <= 0:
+                assert num_users == 0, "a block is freed once per user"
+                unused.append(block_id)
+        return unused
 
     def num_idle(self, block_ids: Iterable[int]) -> int:
         """How many of these blocks are free: touching them takes them out of the queue."""

@@ -165,8 +165,10 @@ class KVCacheManager:
     def unpublish(self, request: Request, num_tokens: int) -> None:
         """Make the request's blocks behind its first `num_tokens` tokens unfindable: their step failed."""
         table = self._tables.get(request.request_id, [])
-        for block_id in table[num_tokens // self.unit_size :]:
-            self.prefix_cache.forget(block_id)
+        num_left = num_tokens // self.unit_size
+        self.prefix_cache.forget(table[num_left:])
+        if table:
+            self._num_published[request.request_id] = min(self._num_published[request.request_id], num_left)
 
     def free(self, request: Request) -> None:
         """Give the request's blocks back, tail first, so that shared heads are evicted last. Unknown ids are ignored."""
@@ -175,9 +177,12 @@ class KVCacheManager:
             return
         if self.prefix_cache.publish_rule is PublishRule.AFTER_STEP and request.is_finished:
             self._publish(request, request.num_computed_tokens)
-        del self._tables[request.request_id], self._num_published[request.request_id]
+        num_published = self._num_published.pop(request.request_id)
+        num_kept = num_published if self.prefix_cache.keeps_freed_content else 0
+        del self._tables[request.request_id]
         self.prefix_cache.release(request)
-        self.pool.free(table if self._heads_first else reversed(table), self.prefix_cache.free_with_content)
+        order = iter if self._heads_first else reversed
+        self.pool.free(order(table[num_kept:]), order(table[:num_kept]))
 
     def record_lookup(self, request: Request, num_hits: int) -> None:
         """Count an admission in the statistics, if it looked anything up. After allocation: retries count once."""
@@ -213,9 +218,7 @@ class KVCacheManager:
         if shortfall > 0:
             self.prefix_cache.make_room(shortfall)
         block_ids = self.pool.take(count)
-        forget = self.prefix_cache.forget
-        for block_id in block_ids:
-            forget(block_id)
+        self.prefix_cache.forget(block_ids)
         return block_ids
 
     def _publish(self, request: Request, num_tokens: int) -> None:
@@ -228,6 +231,6 @@ class KVCacheManager:
         for index, block_id in self.prefix_cache.publish(request, table, num_published, num_full):
             # The cache has this content already: use its block, give ours back.
             self.pool.touch((block_id,))
-            self.pool.free((table[index],), self.prefix_cache.free_with_content)
+            self.pool.free((table[index],))
             table[index] = block_id
         self._num_published[request.request_id] = num_full

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Container, Protocol, Sequence
+from typing import Any, Protocol, Sequence
 
 from engine.kvcache.block_hash import BlockHash, event_block_hash
 from engine.kvcache.block_pool import BlockPool
@@ -49,6 +49,7 @@ class PrefixCache(Protocol):
     """
 
     publish_rule: PublishRule
+    keeps_freed_content: bool  # whether published blocks stay findable after their last user is gone
     publishes_outputs: bool  # whether generated blocks become findable step by step, and not only when the request ends
     events: list[KVEvent] | None  # what happened, oldest first; None: nobody listens
 
@@ -85,13 +86,8 @@ class PrefixCache(Protocol):
         """Give back at least `num_blocks` blocks to the pool, if so many are evictable; perhaps more."""
         ...
 
-    def forget(self, block_id: int) -> bool:
-        """The pool handed this block out: its content is gone. True if it could be found until now."""
-        ...
-
-    @property
-    def free_with_content(self) -> Container[int]:
-        """Blocks whose content stays findable after their last user is gone."""
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """The pool handed these blocks out: their content is gone."""
         ...
 
     @property
@@ -108,11 +104,11 @@ class NoPrefixCache:
     """Finds nothing and remembers nothing."""
 
     publish_rule = PublishRule.AT_ALLOCATION
+    keeps_freed_content = False
     publishes_outputs = True
     events: list[KVEvent] | None = None
     num_evictable = 0
     num_cached_keys = 0
-    free_with_content: Container[int] = frozenset()
 
     def match(self, request: Request, max_tokens: int) -> PrefixMatch:
         return NO_MATCH
@@ -132,8 +128,8 @@ class NoPrefixCache:
     def make_room(self, num_blocks: int) -> None:
         pass
 
-    def forget(self, block_id: int) -> bool:
-        return False
+    def forget(self, block_ids: Sequence[int]) -> None:
+        pass
 
     def reset(self) -> None:
         pass
@@ -147,6 +143,7 @@ class HashPrefixCache:
     swapped under it. The block cached first is served; when it is evicted, the next one is.
     """
 
+    keeps_freed_content = True
     publishes_outputs = True
     num_evictable = 0  # all it could give up is in the pool's free queue already
 
@@ -168,10 +165,6 @@ class HashPrefixCache:
     @property
     def num_cached_keys(self) -> int:
         return len(self._blocks_by_name)
-
-    @property
-    def free_with_content(self) -> Container[int]:
-        return self.name_of_block
 
     def find(self, name: BlockHash) -> int | None:
         """The block served for this name: the one cached first."""
@@ -199,12 +192,14 @@ class HashPrefixCache:
         pass  # the reference counts of its blocks hold them
 
     def publish(self, request: Request, block_table: list[int], num_published: int, num_full: int) -> list[tuple[int, int]]:
+        names, block_ids = request.block_hashes[num_published:num_full], block_table[num_published:num_full]
+        num_named = len(self.name_of_block) + len(block_ids)
+        self.name_of_block.update(zip(block_ids, names, strict=True))
+        assert len(self.name_of_block) == num_named, "a block is named once, when it is full"
         blocks_by_name = self._blocks_by_name
-        for index in range(num_published, num_full):
-            name, block_id = request.block_hashes[index], block_table[index]
-            assert block_id not in self.name_of_block, "a block is named once, when it is full"
-            self.name_of_block[block_id] = name
-            entry = blocks_by_name.setdefault(name, block_id)
+        store = blocks_by_name.setdefault
+        for name, block_id in zip(names, block_ids):
+            entry = store(name, block_id)
             if entry is not block_id:
                 if isinstance(entry, dict):
                     entry[block_id] = None
@@ -237,20 +232,21 @@ class HashPrefixCache:
     def make_room(self, num_blocks: int) -> None:
         pass
 
-    def forget(self, block_id: int) -> bool:
-        name = self.name_of_block.pop(block_id, None)
-        if name is None:
-            return False
-        if self.events is not None:
-            self.events.append(BlockRemoved((event_block_hash(name),)))
-        entry = self._blocks_by_name[name]
-        if isinstance(entry, dict):
-            del entry[block_id]
-            if not entry:
-                del self._blocks_by_name[name]
-        else:
-            del self._blocks_by_name[name]
-        return True
+    def forget(self, block_ids: Sequence[int]) -> None:
+        if self.name_of_block.keys().isdisjoint(block_ids):
+            return  # as long as the pool is not full
+        name_of, blocks_by_name = self.name_of_block.pop, self._blocks_by_name
+        for block_id in block_ids:
+            name = name_of(block_id, None)
+            if name is None:
+                continue
+            if self.events is not None:
+                self.events.append(BlockRemoved((event_block_hash(name),)))
+            entry = blocks_by_name.pop(name)
+            if isinstance(entry, dict):
+                del entry[block_id]
+                if entry:
+                    blocks_by_name[name] = entry
 
     def reset(self) -> None:
         self._blocks_by_name = {}

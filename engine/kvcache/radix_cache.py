@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from typing import Callable, Container, Sequence
+from typing import Callable, Sequence
 
 from engine.kvcache.block_pool import BlockPool
 from engine.kvcache.cache_identity import Namespace
@@ -29,7 +29,7 @@ class RadixPrefixCache:
 
     publish_rule = PublishRule.AFTER_STEP
     publishes_outputs = False  # publishing each would split the tree token by token
-    free_with_content: Container[int] = frozenset()  # a page nobody uses is not in the tree either
+    keeps_freed_content = False  # a page nobody uses is not in the tree either
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class RadixPrefixCache:
             if self.events is not None:
                 self.events.append(self._removed(node))
 
-    def forget(self, block_id: int) -> bool:
-        return False  # the pool only hands out pages that the tree gave up before
+    def forget(self, block_ids: Sequence[int]) -> None:
+        pass  # the pool only hands out pages that the tree gave up before
 
     def reset(self) -> None:
         for node in self.tree.nodes():

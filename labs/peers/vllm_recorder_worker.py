@@ -236,11 +236,10 @@ class SchedulerFactory:
     """vLLM's Schedulers, for one model description in a temporary folder."""
 
     def __init__(self, vllm):
-        self.vllm = vllm
+        self.vllm, self._structured_output = vllm, None
         self._folder = tempfile.TemporaryDirectory(prefix="opt-description-")
         with open(os.path.join(self._folder.name, "config.json"), "w", encoding="utf-8") as file:
             json.dump(_OPT, file)
-        self._structured_output = None
         self._model_configs = {}  # by longest request: describing a model takes longer than a short scenario
 
     def make(self, config):

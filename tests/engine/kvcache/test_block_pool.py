@@ -13,6 +13,12 @@ def test_the_null_block_is_never_handed_out():
     assert pool.num_free == 0 and pool.num_usable == 4
 
 
+def split(table, content):
+    """A table's blocks without and with content, each tail first."""
+    order = list(reversed(table))
+    return [block for block in order if block not in content], [block for block in order if block in content]
+
+
 def test_blocks_without_content_go_to_the_front_and_those_with_content_to_the_back():
     # vLLM's test_prefill: two requests share blocks 1-3 and have partial tails 4 and 5.
     pool = BlockPool(11)
@@ -20,8 +26,8 @@ def test_blocks_without_content_go_to_the_front_and_those_with_content_to_the_ba
     pool.touch([1, 2, 3])
     second = [1, 2, 3, *pool.take(1)]
     content = {1, 2, 3}
-    pool.free(reversed(first), content)
-    pool.free(reversed(second), content)
+    pool.free(*split(first, content))
+    pool.free(*split(second, content))
     assert pool.free_queue.all_ids() == [5, 4, 6, 7, 8, 9, 10, 3, 2, 1]
 
 

@@ -81,12 +81,16 @@ def no_cap(patch):
 
 def heads_freed_first(patch):
     original = block_pool.BlockPool.free
-    patch.setattr(block_pool.BlockPool, "free", lambda self, ids, content=(): original(self, reversed(list(ids)), content))
+    patch.setattr(
+        block_pool.BlockPool,
+        "free",
+        lambda self, ids, content=(): original(self, reversed(list(ids)), reversed(list(content))),
+    )
 
 
 def content_freed_to_the_front(patch):
     original = block_pool.BlockPool.free
-    patch.setattr(block_pool.BlockPool, "free", lambda self, ids, content=(): original(self, ids, ()))
+    patch.setattr(block_pool.BlockPool, "free", lambda self, ids, content=(): original(self, [*ids, *content]))
 
 
 def published_after_the_step(patch):
