@@ -48,7 +48,7 @@ def _what_and_code(error: BaseException) -> tuple[str, int]:
     from engine.errors import ConfigError, EngineError
     from labs.catalog import UnknownLab
     from labs.conformance.golden import GoldenError
-    from labs.peers.vllm_hashing import PeerError, PeerUnavailable
+    from labs.peers.worker_process import PeerError, PeerUnavailable
     from labs.prompt_file import PromptFileError
     from labs.targets.base import TargetError
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from labcli.command_group import CommandGroup
+from labcli.commands.bench import bench
 from labcli.commands.hash_bench import hash_bench
 from labcli.commands.labs import list_labs
 from labcli.commands.run_lab import run_lab
@@ -24,6 +25,7 @@ app.command("run-lab")(run_lab)
 app.command("labs")(list_labs)
 app.command("hash-bench")(hash_bench)
 app.command("verify")(verify)
+app.add_typer(bench, name="bench")
 
 
 def _print_version(asked: bool) -> None:
