@@ -1,7 +1,8 @@
-# Two commands:
+# Commands:
 #
-#   make lab     set up .venv, then run Lab 04 on the bundled model
-#   make test    the same set-up, then the whole test suite
+#   make lab         set up .venv, then run Lab 04 on the bundled model
+#   make test        the same set-up, then the whole test suite
+#   make test-vllm   besides, an environment with vLLM (minutes, gigabytes), then compare with it: random workloads, hashes
 #
 # Variables: PYTHON     the interpreter that makes .venv, 3.11 or newer      make lab PYTHON=python3.12
 #            PIP_FLAGS  more options for pip, such as another package index  make lab PIP_FLAGS="--extra-index-url URL"
@@ -13,9 +14,12 @@ ARGS ?=
 
 VENV := .venv
 STAMP := $(VENV)/.installed
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed
+VLLM_TESTS := tests/labs/test_vllm_hashing.py tests/labs/test_vllm_recorder.py tests/labs/test_cache_bench.py
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: help lab test clean
+.PHONY: help lab test test-vllm clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -25,6 +29,14 @@ lab: $(STAMP)
 
 test: $(STAMP)
 	@$(VENV)/bin/python -m pytest $(ARGS)
+
+test-vllm: $(STAMP) $(VLLM_STAMP)
+	@LABCLI_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(VENV)/bin/python -m pytest -q $(VLLM_TESTS)
+	@$(VENV)/bin/labcli verify --against vllm --vllm-python $(VLLM_VENV)/bin/python $(ARGS)
+
+$(VLLM_STAMP): $(STAMP) tests/vllm/make_environment.py
+	$(VENV)/bin/python tests/vllm/make_environment.py $(VLLM_VENV) $(PIP_FLAGS)
+	@touch $@
 
 # The stamp is written last: a set-up that stopped half-way is taken up again, a finished one is not repeated
 # until one of the two files changes.
@@ -39,4 +51,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .hypothesis

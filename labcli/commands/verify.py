@@ -1,24 +1,54 @@
-"""`labcli verify`: is our engine exact? Recorded scenarios of the real ones, replayed.
+"""`labcli verify`: is our engine exact? What the real ones did, done again by ours and compared.
 
     labcli verify
     labcli verify --golden my-recordings/
+    labcli verify --against vllm --vllm-python ~/vllm/bin/python --requests 2000
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
+
+_REQUESTS = 1_000
 
 
 def verify(
     golden: Annotated[
         Optional[str], typer.Option(metavar="FOLDER", help="Recordings of the same schema. [default: those that labcli ships]")
     ] = None,
+    against: Annotated[
+        Optional[str], typer.Option(metavar="PEER", help="vllm: fresh random workloads, by the real engine and by ours.")
+    ] = None,
+    vllm_python: Annotated[Optional[str], typer.Option(metavar="PATH", help="A Python that has vLLM. [default: this one]")] = None,
+    requests: Annotated[
+        Optional[int], typer.Option(help=f"Random requests for manager and scheduler in each pool. [default: {_REQUESTS}]")
+    ] = None,
+    seed: Annotated[Optional[int], typer.Option(help="Decides the workloads. [default: a new one each time]")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> int:
-    """Replay what vLLM and SGLang were recorded doing, and compare."""
+    """Replay what vLLM and SGLang did, and compare."""
+    from labcli.fault import UsageFault
+
+    if against not in (None, "vllm"):
+        raise UsageFault(f"--against is {against!r}", "vllm")
+    if against is None:
+        for option, value in {"--vllm-python": vllm_python, "--requests": requests, "--seed": seed}.items():
+            if value is not None:
+                raise UsageFault(f"{option} means nothing without --against vllm", f"--against vllm {option} VALUE")
+        return _verify_recorded(golden, json_)
+    if golden is not None:
+        raise UsageFault("--golden means nothing with --against vllm", "one of the two")
+    if requests is not None and not 1 <= requests <= 1_000_000:
+        raise UsageFault(f"--requests is {requests}", "a whole number from 1 to 1000000")
+    if seed is not None and not 0 <= seed < 2**63:
+        raise UsageFault(f"--seed is {seed}", f"a whole number from 0 to {2**63 - 1}")
+    return _verify_live(vllm_python, _REQUESTS if requests is None else requests, seed, json_)
+
+
+def _verify_recorded(golden: str | None, as_json: bool) -> int:
     import time
 
     from labcli.progress_bar import ProgressBar
@@ -29,10 +59,38 @@ def verify(
     begin = time.perf_counter()
     with ProgressBar() as bar:
         verification = verify_folder(RECORDED_DIR if golden is None else golden, lambda label: bar.advance(label, 1))
-    if json_:
+    if as_json:
         write_verification_json(verification)
     else:
         print_verification(verification, time.perf_counter() - begin)
-    for difference in verification.differences:
+    return _tell_differences(verification.differences)
+
+
+def _verify_live(vllm_python: str | None, num_requests: int, seed: int | None, as_json: bool) -> int:
+    import random
+
+    from labcli.progress_bar import ProgressBar
+    from labcli.render.verification import print_live_verification, write_live_json
+    from labs.conformance.live_verification import num_scenarios, verify_live
+    from labs.peers.vllm_recorder import VllmRecorder
+
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    with ProgressBar() as bar:
+        bar.loading("starting vLLM", 0, 1)
+        with VllmRecorder(vllm_python) as recorder:
+            bar.loading("starting vLLM", 1, 1)
+            bar.expect(num_scenarios(num_requests))
+            parts = list(verify_live(recorder, num_requests, seed, lambda label: bar.advance(label, 1)))
+            version = recorder.version
+    if as_json:
+        write_live_json(parts, version, seed)
+    else:
+        print_live_verification(parts, version, seed)
+    return _tell_differences([difference for part in parts for difference in part.verified.differences])
+
+
+def _tell_differences(differences: Any) -> int:
+    """Each on a line of stderr; the exit code."""
+    for difference in differences:
         print(f"labcli: {difference}", file=sys.stderr)
-    return 1 if verification.differences else 0
+    return 1 if differences else 0

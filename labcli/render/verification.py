@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from typing import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from labs.conformance.live_verification import LivePart
 from labs.conformance.verification import Verification
 
+_LIVE_NAMES = {"manager": "KVCacheManager", "scheduler": "Scheduler"}
 _SOURCES = {
     "manager": "vLLM 0.32.0, KVCacheManager",
     "scheduler": "vLLM 0.32.0, Scheduler",
@@ -36,6 +39,35 @@ def print_verification(verification: Verification, seconds: float, console: Cons
     verdict = f"{differ:,} of {total:,} scenarios differ" if differ else f"0 differences in {total:,} scenarios"
     console.print()
     console.print(Text(f"{verdict} ({seconds:.1f} s)", style="bold red" if differ else "bold green"))
+
+
+def print_live_verification(parts: Sequence[LivePart], version: str, seed: int, console: Console | None = None) -> None:
+    """One line a kind and pool, the seed, and the verdict."""
+    console = console or Console(highlight=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(f"vLLM {version}", no_wrap=True)
+    for title in ("pool blocks", "scenarios", "requests", "steps", "differ"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for part in parts:
+        verified = part.verified
+        differ = Text(f"{len(verified.differences):,}", style="bold red" if verified.differences else "green")
+        counts = (part.num_blocks, verified.num_scenarios, verified.num_requests, verified.num_steps)
+        table.add_row(_LIVE_NAMES[verified.kind], *(f"{count:,}" for count in counts), differ)
+    console.print(table)
+    requests = sum(part.verified.num_requests for part in parts)
+    steps = sum(part.verified.num_steps for part in parts)
+    differ = sum(len(part.verified.differences) for part in parts)
+    console.print()
+    verdict = f"{differ:,} scenarios differ" if differ else "0 differing requests, 0 differing steps"
+    text = f"{verdict} of {requests:,} random requests in {steps:,} steps (--seed {seed})"
+    console.print(Text(text, style="bold red" if differ else "bold green"))
+
+
+def write_live_json(parts: Sequence[LivePart], version: str, seed: int) -> None:
+    """The same on stdout, as one JSON object."""
+    content = {"vllm": version, "seed": seed, "parts": [{"num_blocks": part.num_blocks, **asdict(part.verified)} for part in parts]}
+    json.dump(content, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
 
 
 def write_verification_json(verification: Verification) -> None:

@@ -33,7 +33,8 @@ def random_scheduler_scenario(
     """A run of a scheduler, without `steps` and `final`.
 
     seed          draws everything that is not given
-    num_blocks    of the pool, block 0 included
+    num_requests  at least 1
+    num_blocks    of the pool, block 0 included; at least 2
     block_size    tokens; None draws one of BLOCK_SIZES
 
     What waits for ever, or starts over again and again, is aborted in the end, so that every run ends.
@@ -127,7 +128,8 @@ def random_manager_scenario(seed: int, num_requests: int, num_blocks: int, block
     """Operations on a manager, without `expect` and `final`; requests come, grow, wait, lose their blocks and go.
 
     seed          draws everything that is not given
-    num_blocks    of the pool, block 0 included
+    num_requests  at least 1
+    num_blocks    of the pool, block 0 included; at least 2
     block_size    tokens; None draws one of BLOCK_SIZES
 
     Some requests are left unfinished at the end.
