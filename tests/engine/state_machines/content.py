@@ -17,6 +17,7 @@ IDENTITIES: list[dict[str, Any]] = [
     {"cache_salt": "a"},
     {"cache_salt": "b"},
     {"lora": LORA},
+    {"lora": LoRA("a", "/2")},
     {"lora": LoRA("a", "/2"), "cache_salt": "a"},
     {"mm_items": (IMAGE_X,)},
     {"mm_items": (IMAGE_Y,)},

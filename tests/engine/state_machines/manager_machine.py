@@ -125,7 +125,7 @@ class ManagerMachine(RuleBasedStateMachine):
         step, self.step = self.step, []
         for request, start, _, _ in step:
             self.manager.unpublish(request, start)
-        for request, _, _, _ in step:
+        for request, _, _, _ in reversed(step):  # who published a block gives it back after those who hit it
             self.take_back(request)
         self.manager.fail_step()
 

@@ -48,12 +48,13 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(picks=PICKS, with_null=st.booleans(), content=st.sets(st.integers(1, 8)))
     def give_back(self, picks: list[int], with_null: bool, content: set[int]) -> None:
         block_ids = self.usable(picks, [block_id for block_id, users in enumerate(self.users) if users])
-        self.pool.free([NULL_BLOCK_ID, *block_ids] if with_null else block_ids, content)
+        empty = [block_id for block_id in block_ids if block_id not in content]
+        kept = [block_id for block_id in block_ids if block_id in content]
+        self.pool.free([NULL_BLOCK_ID, *empty] if with_null else empty, kept)
         for block_id in block_ids:
             self.users[block_id] -= 1
-        idle = [block_id for block_id in block_ids if not self.users[block_id]]
-        empty, kept = [b for b in idle if b not in content], [b for b in idle if b in content]
-        self.free = empty + self.free + kept
+        unused = [block_id for block_id in block_ids if not self.users[block_id]]
+        self.free = [b for b in unused if b in empty] + self.free + [b for b in unused if b in kept]
 
     @rule(pick=st.integers(0, 8))
     def take_one_out_of_the_middle_of_the_queue(self, pick: int) -> None:
