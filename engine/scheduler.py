@@ -58,17 +58,24 @@ class SchedulerOutput:
 class Scheduler:
     """Decides steps, and applies their results to the requests.
 
-    config         limits and policy
-    manager        blocks
-    max_model_len  a request ends when it has this many tokens; its last position is never computed
+    config          limits and policy
+    manager         blocks
+    max_model_len   a request ends when it has this many tokens; its last position is never computed
+    keeps_refunded  vLLM 0.32.0 leaves blocks findable that a step's own victim was to compute in that step, though nobody
+                    computes them: the next hit reads K/V that was never written. Only for comparing with it.
     """
 
-    def __init__(self, config: EngineConfig, manager: KVCacheManager, max_model_len: int) -> None:
+    def __init__(
+        self, config: EngineConfig, manager: KVCacheManager, max_model_len: int, *, keeps_refunded: bool = False
+    ) -> None:
         self.config = config
         self.manager = manager
         self.max_model_len = max_model_len
+        self.keeps_refunded = keeps_refunded
         self.running: list[Request] = []
         self.waiting = open_waiting_queue(config.policy)
+        self._in_flight: SchedulerOutput | None = None  # planned, and not yet told how it went
+        self._ended_in_flight: list[ScheduledRequest] = []  # aborted meanwhile; their blocks are still written
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -89,6 +96,7 @@ class Scheduler:
             self._schedule_waiting(output, budget)
         for item in output.scheduled:
             item.request.num_computed_tokens += item.num_tokens
+        self._in_flight = output
         return output
 
     def update_from_output(
@@ -99,6 +107,9 @@ class Scheduler:
         sampled_token_ids  aligned with output.scheduled; None where nothing was sampled
         stop_token_ids     the model's end-of-text tokens
         """
+        self._in_flight = None
+        for item in self._take_ended_in_flight():
+            self.manager.free(item.request)
         finished: list[Request] = []
         for item, token_id in zip(output.scheduled, sampled_token_ids, strict=True):
             request = item.request
@@ -118,8 +129,12 @@ class Scheduler:
 
     def roll_back(self, output: SchedulerOutput) -> None:
         """The step failed: its blocks hold nothing, so they must not be found; its requests start over."""
+        self._in_flight = None
         for item in output.scheduled:
             self.manager.unpublish(item.request, item.start)
+        for item in self._take_ended_in_flight():
+            item.request.num_computed_tokens = item.start
+            self.manager.free(item.request)
         # The last one first: each goes to the front of the queue, so their order is kept.
         for item in reversed(output.scheduled):
             if item.request.status is RequestStatus.RUNNING:
@@ -131,10 +146,14 @@ class Scheduler:
         if not request.is_finished:
             was_running = request.status is RequestStatus.RUNNING
             request.finish(reason)
-            if was_running:
-                self._remove(request)
-            else:
+            item = self._item_in_flight(request)
+            if not was_running:
                 self.waiting.remove(request)
+            elif item is not None:
+                self.running.remove(request)
+                self._ended_in_flight.append(item)  # its blocks are kept until the step is done: it writes them
+            else:
+                self._remove(request)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> tuple[bool, list[Request]]:
         """Forget all cached content; (success, requests preempted for it).
@@ -169,6 +188,8 @@ class Scheduler:
                 if refund is not None:
                     output.scheduled.remove(refund)
                     budget += refund.num_tokens
+                    if not self.keeps_refunded:
+                        self.manager.unpublish(victim, refund.start)
                 if position < index:
                     index -= 1
                 self._preempt(victim)
@@ -233,6 +254,14 @@ class Scheduler:
         self.manager.free(request)
         request.restart()
         self.waiting.prepend(request)
+
+    def _item_in_flight(self, request: Request) -> ScheduledRequest | None:
+        scheduled = self._in_flight.scheduled if self._in_flight is not None else []
+        return next((item for item in scheduled if item.request is request), None)
+
+    def _take_ended_in_flight(self) -> list[ScheduledRequest]:
+        ended, self._ended_in_flight = self._ended_in_flight, []
+        return ended
 
     def _remove(self, request: Request) -> None:
         self.running.remove(request)

@@ -163,7 +163,10 @@ class KVCacheManager:
                 self._publish(request, request.num_computed_tokens)
 
     def unpublish(self, request: Request, num_tokens: int) -> None:
-        """Make the request's blocks behind its first `num_tokens` tokens unfindable: their step failed."""
+        """Make the request's blocks behind its first `num_tokens` tokens unfindable: they were not computed.
+
+        Before any request of the step is freed: a twin may have hit these blocks in the same step.
+        """
         table = self._tables.get(request.request_id, [])
         num_left = num_tokens // self.unit_size
         self.prefix_cache.forget(table[num_left:])

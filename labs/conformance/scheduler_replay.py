@@ -38,7 +38,8 @@ class SchedulerReplay:
             scheduler_reserve_full_isl=config["reserve_full_isl"],
             policy=config["policy"],
         )
-        self.scheduler = Scheduler(engine_config, self.manager, config["max_model_len"])
+        # As vLLM 0.32.0 does it: its answer is what is compared, right or not.
+        self.scheduler = Scheduler(engine_config, self.manager, config["max_model_len"], keeps_refunded=True)
         self.requests: dict[str, Request] = {}
         self.number: dict[str, int] = {}
         self.totals = PrefixCacheStats()

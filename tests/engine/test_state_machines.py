@@ -17,20 +17,20 @@ def run(machine, *, runs: int, rules: int) -> None:
 
 
 def test_the_pool_hands_out_shares_and_takes_back_as_a_list_would():
-    run(PoolMachine, runs=60, rules=30)
+    run(PoolMachine, runs=40, rules=30)
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_the_radix_tree_stores_and_evicts_as_a_dict_of_prefixes_would(page_size):
-    run(tree_machine(page_size), runs=60, rules=30)
+    run(tree_machine(page_size), runs=40, rules=30)
 
 
 @pytest.mark.parametrize(("cache", "unit"), [("hash", 1), ("hash", 4), ("radix", 1), ("radix", 4), ("radix", 16)])
 def test_every_hit_holds_the_requests_own_prefix_and_every_block_has_as_many_references_as_users(cache, unit):
-    run(manager_machine(cache, unit), runs=50, rules=30)
+    run(manager_machine(cache, unit), runs=32, rules=30)
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 @pytest.mark.parametrize(("cache", "unit"), [("hash", 4), ("radix", 1), ("radix", 4)])
 def test_whatever_is_aborted_preempted_or_fails_everybody_else_is_served_and_nothing_is_lost(cache, unit, policy):
-    run(scheduler_machine(cache, unit, policy), runs=40, rules=15)
+    run(scheduler_machine(cache, unit, policy), runs=26, rules=15)

@@ -101,14 +101,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.one_step(aborted=self.unfinished[pick % len(self.unfinished)])
 
     @precondition(lambda self: self.unfinished and self.age % 4 == 2)
-    @rule()
-    def a_step_that_fails(self) -> None:
+    @rule(pick=st.none() | PICK)
+    def a_step_that_fails(self, pick: int | None) -> None:
+        """Perhaps with an abort while it runs."""
         output, _ = self.schedule()
+        if pick is not None:
+            self.end_now(self.unfinished[pick % len(self.unfinished)], under_way=True)
         before = list(self.scheduler.waiting)
         self.scheduler.roll_back(output)
         self.manager.fail_step()
         if self.policy == "fcfs":
-            rolled_back = [item.request for item in output.scheduled]
+            rolled_back = [item.request for item in output.scheduled if not item.request.is_finished]
             assert list(self.scheduler.waiting) == rolled_back + before, "they start over in the order they had"
 
     @precondition(lambda self: self.unfinished and self.age % 3 == 2)
@@ -116,11 +119,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort(self, pick: int) -> None:
         self.end_now(self.unfinished[pick % len(self.unfinished)])
 
-    def end_now(self, request: Request) -> None:
+    def end_now(self, request: Request, under_way: bool = False) -> None:
         self.scheduler.finish(request, FinishReason.ABORT)
         self.unfinished.remove(request)
         assert request.is_finished and request.finish_reason is FinishReason.ABORT
-        assert not self.manager.block_table(request), "an aborted request holds nothing"
+        assert under_way or not self.manager.block_table(request), "an aborted request holds nothing"
 
     @precondition(lambda self: self.scheduler.running or self.age >= 8)
     @rule(running_too=st.sampled_from([False, False, False, False, True]))
@@ -151,9 +154,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         sampled = [self.sample(request, end) if end == request.num_tokens else None for request, _, end, _ in shares]
         assert [token_id is not None for token_id in sampled] == [item.samples for item in output.scheduled]
         if aborted is not None:
-            self.end_now(aborted)
+            self.end_now(aborted, under_way=True)
         self.manager.finish_step(shares)
         finished = self.scheduler.update_from_output(output, sampled, frozenset({END_OF_TEXT}))
+        assert aborted is None or not self.manager.block_table(aborted), "the step is done: an aborted request holds nothing"
         for request in finished:
             assert request.is_finished and not self.manager.block_table(request)
             self.unfinished.remove(request)
