@@ -6,6 +6,7 @@ request that did a lookup (the whole length, although the last token can never h
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 
@@ -55,6 +56,48 @@ class PrefixCacheStats:
     def survival_fraction(self) -> float | None:
         """Share of a preempted request's tokens still cached when it resumed; None if none resumed."""
         return self.preempted_hits / self.preempted_queries if self.preempted_queries else None
+
+
+class RecentHitRate:
+    """The hit rate of the latest requests, in whole readings: what servers log while they run.
+
+    Lookups of preempted requests are left out. A reading without requests changes nothing, one with a reset starts anew.
+    Source: vLLM 0.32.0, v1/metrics/stats.py (CachingMetrics).
+    """
+
+    def __init__(self, max_requests: int = 1_000) -> None:
+        self._max_requests = max_requests
+        self._readings: deque[tuple[int, int, int]] = deque()  # requests, queries, hits; oldest first
+        self._num_requests = self._queries = self._hits = 0
+
+    def observe(self, stats: PrefixCacheStats) -> None:
+        """Add a reading; the oldest leave as long as more than `max_requests` are in."""
+        if stats.reset:
+            self._readings.clear()
+            self._num_requests = self._queries = self._hits = 0
+        if not stats.requests:
+            return
+        self._add((stats.requests, stats.queries, stats.hits), 1)
+        self._readings.append((stats.requests, stats.queries, stats.hits))
+        # A single reading stays, however large.
+        while len(self._readings) > 1 and self._num_requests > self._max_requests:
+            self._add(self._readings.popleft(), -1)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was looked up yet: no rate to tell."""
+        return not self._num_requests
+
+    @property
+    def hit_rate(self) -> float:
+        """Token-weighted: hits / queries, 0.0 before the first lookup."""
+        return self._hits / self._queries if self._queries else 0.0
+
+    def _add(self, reading: tuple[int, int, int], sign: int) -> None:
+        requests, queries, hits = reading
+        self._num_requests += sign * requests
+        self._queries += sign * queries
+        self._hits += sign * hits
 
 
 @dataclass(slots=True)

@@ -121,10 +121,13 @@ class Scheduler:
             request.append_output_token_ids((token_id,))
             reason = self._finish_reason(request, token_id, stop_token_ids)
             if reason is not None:
+                if request.status is RequestStatus.PREEMPTED:
+                    self.waiting.remove(request)  # its late token was its last; it holds no blocks
                 request.finish(reason)
                 finished.append(request)
         for request in finished:
-            self._remove(request)
+            if request in self.running:
+                self._remove(request)
         return finished
 
     def roll_back(self, output: SchedulerOutput) -> None:

@@ -67,3 +67,18 @@ def test_a_request_aborted_between_steps_is_freed_at_once():
     scheduler.update_from_output(scheduler.schedule(), [5])
     scheduler.finish(request, FinishReason.ABORT)
     assert scheduler.manager.num_available == 11
+
+
+def test_a_preempted_request_whose_late_token_is_its_last_leaves_the_queue():
+    """Steps that overlap: the second is planned, and preempts, before the first's token is known."""
+    scheduler, make = open_scheduler(4, block_size=4, scheduler_reserve_full_isl=False)
+    first, second = make("first", [1] * 4, 9), make("second", [2] * 4, 1)
+    scheduler.add_request(first)
+    scheduler.add_request(second)
+    output = scheduler.schedule()
+    scheduler.running.remove(second)
+    scheduler._preempt(second)
+    finished = scheduler.update_from_output(output, [5, 6])
+    assert finished == [second] and second.output_token_ids == [6]
+    assert scheduler.running == [first] and len(scheduler.waiting) == 0
+    assert scheduler.manager.block_table(second) == []
