@@ -29,7 +29,9 @@ SHARED_TOKENS = 32  # with an earlier waiting request, from which a request is p
 
 
 def admission_order(policy: str, waiting: Sequence[Request], manager: KVCacheManager) -> list[Request]:
-    """The waiting requests in the order to admit them. The queue's order breaks ties."""
+    """The waiting requests in the order to admit them. The queue's order breaks ties, and is all there is without a cache."""
+    if not manager.caching_enabled:
+        return list(waiting)
     if policy == "lpm":
         return _longest_prefix_first(waiting, manager)
     if policy == "dfs-weight":
@@ -44,7 +46,9 @@ def _longest_prefix_first(waiting: Sequence[Request], manager: KVCacheManager) -
     ranks: list[tuple[bool, int]] = []
     for request in waiting:
         num_cached = manager.get_computed_blocks(request).num_tokens
-        put_last = num_cached <= SHORT_MATCH_TOKENS and _shares_with_one_ahead(request, ahead)
+        # Who does not read the cache gains nothing by waiting for it.
+        may_wait = num_cached <= SHORT_MATCH_TOKENS and manager.reads_cache(request)
+        put_last = may_wait and _shares_with_one_ahead(request, ahead)
         ranks.append((put_last, 0 if put_last else -num_cached))
     order = sorted(range(len(waiting)), key=ranks.__getitem__)
     return [waiting[index] for index in order]

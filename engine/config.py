@@ -54,7 +54,8 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     prefix_cache: str = "hash"
     prefix_caching_hash_algo: str = "sha256"
-    radix_eviction_policy: str = "lru"  # which leaves the radix cache gives up first
+    # Without effect where caching is off:
+    radix_eviction_policy: str = "lru"  # which leaves the radix cache gives up first; the hash cache has one order
     publish_rule: str = "auto"  # full blocks are findable from allocation on (vLLM), or after the step; auto: as the engine's own
     prefix_match_unit: int | None = None  # tokens of which a hit is a multiple; None: block or page
     use_eagle: bool = False  # a speculative drafter runs along: every hit is one match unit shorter
@@ -92,6 +93,8 @@ class EngineConfig:
             raise ConfigError("publish_rule", self.publish_rule, "auto or step with prefix_cache radix")
         if self.policy == "dfs-weight" and (self.prefix_cache != "radix" or not self.enable_prefix_caching):
             raise ConfigError("policy", self.policy, "fcfs, priority, lpm; dfs-weight with prefix_cache radix: it walks the tree")
+        if self.free_heads_first and (self.prefix_cache != "hash" or not self.enable_prefix_caching):
+            raise ConfigError("free_heads_first", True, "false, or true with prefix_cache hash: nothing else depends on the order")
         unit = self.prefix_match_unit
         _check_optional_int("prefix_match_unit", unit, 1)
         if unit is not None and unit % self.unit_size:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Sequence
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError, RequestRefused
 from engine.kvcache.cache_identity import LoRA, MultimodalItem
-from engine.kvcache.kv_events import KVEvent
+from engine.kvcache.kv_events import AllBlocksCleared, KVEvent
 from engine.kvcache.open_kv_cache import open_kv_cache
 from engine.metrics import PrefixCacheStats
 from engine.request import FinishReason, Request, RequestStatus, SamplingParams
@@ -219,7 +219,10 @@ class LLMEngine:
         try:
             yield
         except BaseException:
+            events = [*self.manager.take_kv_events(), AllBlocksCleared()]
             self.manager, hasher = open_kv_cache(self.config, self._num_blocks, self.max_model_len, self.runner.now)
+            if self.manager.prefix_cache.events is not None:
+                self.manager.prefix_cache.events.extend(events)  # followers learn of it
             self.scheduler = Scheduler(self.config, self.manager, self.max_model_len)
             self._block_hasher = self._block_hasher or hasher  # names must stay the same: requests carry them
             self._records = {key: record for key, record in self._records.items() if not record.request.is_finished}
@@ -258,8 +261,8 @@ class LLMEngine:
         outputs: list[RequestOutput] = []
         for item, token_id, token_logprobs in zip(plan.scheduled, token_ids, logprobs, strict=True):
             record = self._records.get(item.request.request_id)
-            if token_id is None or record is None:
-                continue
+            if token_id is None or record is None or record.request is not item.request:
+                continue  # the id may be another request's by now
             request = record.request
             request.metrics.token_times_s.append(now_s)
             if record.logprobs is not None and token_logprobs is not None:

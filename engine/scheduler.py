@@ -91,7 +91,8 @@ class Scheduler:
         budget = self._schedule_running(output, self.config.max_num_batched_tokens)
         # A step that preempted anyone admits nobody: the blocks just freed are needed by those who run.
         if not output.preempted:
-            if self.config.policy in CACHE_AWARE_POLICIES and len(self.waiting) > 1:
+            has_room = budget > 0 and len(self.running) < self.config.max_num_seqs
+            if has_room and self.config.policy in CACHE_AWARE_POLICIES and len(self.waiting) > 1:
                 self.waiting.reorder(admission_order(self.config.policy, list(self.waiting), self.manager))
             self._schedule_waiting(output, budget)
         for item in output.scheduled:
@@ -135,12 +136,16 @@ class Scheduler:
         self._in_flight = None
         for item in output.scheduled:
             self.manager.unpublish(item.request, item.start)
-        for item in self._take_ended_in_flight():
-            item.request.num_computed_tokens = item.start
-            self.manager.free(item.request)
-        # The last one first: each goes to the front of the queue, so their order is kept.
+        ended = self._take_ended_in_flight()
+        # The last one first: each goes to the front of the queue, so their order is kept; and who found blocks of an
+        # earlier one in this step lets go of them before it.
         for item in reversed(output.scheduled):
-            if item.request.status is RequestStatus.RUNNING:
+            if item in ended:
+                # What a newcomer found may have been another's share of this very step.
+                is_new = any(item.request is request for request, _ in output.admitted + output.resumed)
+                item.request.num_computed_tokens = 0 if is_new else item.start
+                self.manager.free(item.request)
+            elif item.request.status is RequestStatus.RUNNING:
                 self.running.remove(item.request)
                 self._preempt(item.request)
 
@@ -161,8 +166,11 @@ class Scheduler:
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> tuple[bool, list[Request]]:
         """Forget all cached content; (success, requests preempted for it).
 
-        Refused while requests hold blocks, unless `reset_running_requests` preempts them all first.
+        Refused while requests hold blocks, unless `reset_running_requests` preempts them all first; and while a step
+        runs, which writes into them.
         """
+        if self._in_flight is not None and self._in_flight.scheduled:
+            return False, []
         preempted: list[Request] = []
         if reset_running_requests:
             # The last one first: each goes to the front of the queue, so their order is kept.

@@ -158,7 +158,7 @@ class KVCacheManager:
     def publish_computed(self, request: Request) -> None:
         """The step is done: caches that publish after it learn of the blocks it computed."""
         if self.prefix_cache.publish_rule is PublishRule.AFTER_STEP and request.request_id in self._tables:
-            prompt_published = self._num_published[request.request_id] * self.unit_size >= request.num_prompt_tokens
+            prompt_published = self._num_published[request.request_id] >= request.num_prompt_tokens // self.unit_size
             if self.prefix_cache.publishes_outputs or not prompt_published:
                 self._publish(request, request.num_computed_tokens)
 

@@ -16,9 +16,8 @@ from array import array
 from typing import Callable, Sequence
 
 from engine.kvcache.block_pool import BlockPool
-from engine.kvcache.cache_identity import Namespace
 from engine.kvcache.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
-from engine.kvcache.page_hash import event_page_hash, event_seed, hash_pages
+from engine.kvcache.page_hash import PageHash, event_page_hash, event_seed, hash_pages
 from engine.kvcache.prefix_cache import NO_MATCH, PrefixMatch, PublishRule
 from engine.kvcache.radix_tree import RadixNode, RadixTree
 from engine.request import Request
@@ -79,7 +78,7 @@ class RadixPrefixCache:
         )
         self._inserted_len[request.request_id] = len(key)
         if self.events is not None and prefix_len < len(key):
-            self.events.append(self._stored(request, key, prefix_len))
+            self.events.append(self._stored(request, node))
         num_present = prefix_len // self._page_size
         self._pool.touch(block_table[num_present:num_full])  # the tree is their user from now on
         self.tree.lock(node)
@@ -99,7 +98,7 @@ class RadixPrefixCache:
         for node in eviction.nodes:
             self._pool.free(reversed(self._pages(node.slots)))
             if self.events is not None:
-                self.events.append(self._removed(node))
+                self.events.append(BlockRemoved(_event_hashes(node)))
 
     def forget(self, block_ids: Sequence[int]) -> None:
         pass  # the pool only hands out pages that the tree gave up before
@@ -111,31 +110,23 @@ class RadixPrefixCache:
         if self.events is not None:
             self.events.append(AllBlocksCleared())
 
-    def _stored(self, request: Request, key: Sequence[int], start: int) -> BlockStored:
-        """The pages of `key` behind its first `start` tokens."""
-        names = self._event_hashes(key, request.identity.namespace)
-        first = start // self._page_size
-        end = len(key) // self._page_size
-        return BlockStored(
-            block_hashes=tuple(names[first:end]),
-            parent_block_hash=names[first - 1] if first else None,
-            token_ids=tuple(key[start : end * self._page_size]),
-            block_size=self._page_size,
-            lora_name=request.identity.lora.name if request.identity.lora is not None else None,
-            extra_keys=((request.identity.cache_salt,),) * (end - first) if request.identity.cache_salt else None,
-        )
-
-    def _removed(self, node: RadixNode) -> BlockRemoved:
-        path, above = array("q", node.tokens), node.parent
-        while above is not None:
-            path, above = above.tokens + path, above.parent
-        names = self._event_hashes(path, node.namespace)
-        return BlockRemoved(tuple(names[len(names) - len(node.tokens) // self._page_size :]))
-
-    def _event_hashes(self, token_ids: Sequence[int], namespace: Namespace) -> list[int]:
+    def _stored(self, request: Request, leaf: RadixNode) -> BlockStored:
+        """The pages of a new leaf, named behind those of the node above."""
+        above = leaf.parent
+        assert above is not None
+        seed = above.page_names[-1] if above.page_names else event_seed(request.identity.namespace)
         # Content ids of images are negative; a page's name wants 64 bits.
-        ids = [token_id & 0xFFFF_FFFF_FFFF_FFFF for token_id in token_ids]
-        return [event_page_hash(one) for one in hash_pages(ids, self._page_size, seed=event_seed(namespace))]
+        ids = [token_id & 0xFFFF_FFFF_FFFF_FFFF for token_id in leaf.tokens]
+        leaf.page_names = list(hash_pages(ids, self._page_size, seed=seed))
+        salt, lora = request.identity.cache_salt, request.identity.lora
+        return BlockStored(
+            block_hashes=_event_hashes(leaf),
+            parent_block_hash=event_page_hash(PageHash(above.page_names[-1])) if above.page_names else None,
+            token_ids=tuple(leaf.tokens),
+            block_size=self._page_size,
+            lora_name=lora.name if lora is not None else None,
+            extra_keys=((salt,),) * len(leaf.page_names) if salt else None,
+        )
 
     def _pages(self, slots: array) -> Sequence[int]:
         page_size = self._page_size
@@ -146,3 +137,7 @@ class RadixPrefixCache:
         if page_size == 1:
             return pages
         return [page * page_size + offset for page in pages for offset in range(page_size)]
+
+
+def _event_hashes(node: RadixNode) -> tuple[int, ...]:
+    return tuple(event_page_hash(PageHash(name)) for name in node.page_names or ())

@@ -34,7 +34,7 @@ class RadixNode:
 
     __slots__ = (
         "tokens", "slots", "parent", "children", "namespace",
-        "lock_count", "hit_count", "priority", "last_access", "creation", "id",
+        "lock_count", "hit_count", "priority", "last_access", "creation", "id", "page_names",
     )  # fmt: skip
 
     def __init__(self, node_id: int, tokens: array, slots: array, parent: RadixNode | None, namespace: Namespace, now: float):
@@ -49,6 +49,7 @@ class RadixNode:
         self.priority = 0
         self.last_access = now
         self.creation = now
+        self.page_names: list[bytes] | None = None  # one a page, where somebody follows the tree by name
 
 
 class RadixMatch(NamedTuple):
@@ -261,6 +262,9 @@ class RadixTree:
         upper.lock_count, upper.hit_count, upper.priority = node.lock_count, node.hit_count, node.priority
         node.parent.children[self._child_key(node.parent, node.tokens, 0, node.namespace)] = upper
         node.tokens, node.slots, node.parent = node.tokens[length:], node.slots[length:], upper
+        if node.page_names is not None:
+            num_pages = length // self.page_size
+            upper.page_names, node.page_names = node.page_names[:num_pages], node.page_names[num_pages:]
         upper.children[self._child_key(upper, node.tokens, 0, node.namespace)] = node
         return upper
 

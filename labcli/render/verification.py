@@ -60,7 +60,7 @@ def print_live_verification(parts: Sequence[LivePart], version: str, seed: int, 
     console.print()
     verdict = f"{differ:,} scenarios differ" if differ else "0 differing requests, 0 differing steps"
     text = f"{verdict} of {requests:,} random requests in {steps:,} steps (--seed {seed})"
-    console.print(Text(text, style="bold red" if differ else "bold green"))
+    console.print(Text(text, style="bold red" if differ else "bold green"), soft_wrap=True)
 
 
 def write_live_json(parts: Sequence[LivePart], version: str, seed: int) -> None:

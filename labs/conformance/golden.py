@@ -39,6 +39,8 @@ def read_scenarios(kind: str, folder: str | Path = RECORDED_DIR) -> list[dict[st
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise GoldenError(f"{path} cannot be read ({reason}); accepted: {kind}.jsonl.gz or {kind}.jsonl") from None
+    if not scenarios:
+        raise GoldenError(f"{path} is empty; accepted: one scenario a line, as in labs/recorded/README.md")
     return scenarios
 
 
@@ -74,4 +76,7 @@ def _scenario(line: str, kind: str, where: str) -> dict[str, Any]:
     missing = _KEYS[kind] - scenario.keys() if isinstance(scenario, dict) else _KEYS[kind]
     if missing:
         raise GoldenError(f"{where}: a scenario lacks {', '.join(sorted(missing))}; accepted: as in labs/recorded/README.md")
+    if "ops" in scenario and len(scenario["ops"]) != len(scenario["expect"]):
+        counts = f"{len(scenario['ops'])} operations and {len(scenario['expect'])} expectations"
+        raise GoldenError(f"{where}: {counts}; accepted: one expectation for each operation")
     return scenario

@@ -55,7 +55,7 @@ class SchedulerReplay:
             yield Comparison(f"step {step}", recorded, self._step(step, recorded))
         recorded = self.scenario["final"]
         ours = {"total_steps": len(self.scenario["steps"]), **self.final()}
-        yield Comparison("the end", recorded, {key: ours.get(key) for key in recorded})
+        yield Comparison("the end", recorded, ours)
 
     def _step(self, step: int, recorded: dict[str, Any]) -> dict[str, Any]:
         ours: dict[str, Any] = {}

@@ -78,10 +78,10 @@ def verify_scenarios(
         try:
             replay = REPLAYS[kind](scenario)
             num_requests += replay.num_requests
-            difference, compared = _first_difference(kind, scenario["name"], replay)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except Exception as error:  # nothing of it was done yet: the scenario is no scenario
             message = f"{kind} {scenario.get('name')!r} is not of the schema ({type(error).__name__}: {error}); accepted: as in labs/recorded/README.md"
             raise GoldenError(message) from error
+        difference, compared = _first_difference(kind, scenario["name"], replay)
         num_steps += compared
         if difference is not None:
             differences.append(difference)
@@ -97,8 +97,9 @@ def _first_difference(kind: str, name: str, replay: Replay) -> tuple[Difference 
     while True:
         try:
             compared = next(steps, None)
-        except AssertionError as error:  # an invariant of ours broke: that is a difference too
-            return Difference(kind, name, f"after {num_compared} compared", f"an invariant of ours broke ({error})"), num_compared
+        except Exception as error:  # the real engine came through: that we do not is a difference too
+            what = "an invariant of ours broke" if isinstance(error, AssertionError) else f"ours failed with {type(error).__name__}"
+            return Difference(kind, name, f"after {num_compared} compared", f"{what} ({error})"), num_compared
         if compared is None:
             return None, num_compared
         if compared.differs:

@@ -61,6 +61,42 @@ def test_a_cached_prefix_that_is_long_decides_over_twins():
     assert names(admission_order("lpm", waiting, manager)) == ["a1", "a2"]
 
 
+@pytest.mark.parametrize("shared, waits", [(31, False), (32, True)])
+def test_from_32_shared_tokens_on_the_second_waits_for_the_first(shared, waits):
+    manager, make = open_cache()
+    waiting = [make("first", A[:shared] + [1] * 50), make("twin", A[:shared] + [2] * 50), make("other", B)]
+    assert names(admission_order("lpm", waiting, manager)) == (["first", "other", "twin"] if waits else ["first", "twin", "other"])
+
+
+@pytest.mark.parametrize("cached, waits", [(32, True), (33, False)])
+def test_up_to_32_cached_tokens_do_not_keep_a_twin_from_waiting(cached, waits):
+    manager, make = open_cache()
+    store(manager, make("seed", A[:cached]))
+    waiting = [make("first", A + [1]), make("twin", A + [2]), make("other", B)]
+    assert names(admission_order("lpm", waiting, manager)) == (["first", "other", "twin"] if waits else ["first", "twin", "other"])
+
+
+def test_without_a_cache_and_for_those_who_do_not_read_it_nobody_waits():
+    manager, make = open_cache(enable_prefix_caching=False)
+    waiting = [make("first", A + [1]), make("twin", A + [2]), make("other", B)]
+    assert names(admission_order("lpm", waiting, manager)) == ["first", "twin", "other"]
+    manager, make = open_cache()
+    skipping = [
+        Request(name, ids, SamplingParams(skip_reading_prefix_cache=True))
+        for name, ids in (("first", A + [1]), ("twin", A + [2]), ("other", B))
+    ]
+    assert names(admission_order("lpm", skipping, manager)) == ["first", "twin", "other"]
+
+
+def test_nobody_is_looked_up_while_nobody_can_be_admitted(monkeypatch):
+    engine = LLMEngine(EngineConfig(prefix_cache="radix", max_num_seqs=1, policy="lpm"), SimulatedRunner())
+    for number in range(3):
+        engine.add_request([number] * 50, SamplingParams(max_tokens=5, ignore_eos=True))
+    engine.step()
+    monkeypatch.setattr("engine.scheduler.admission_order", lambda *_: pytest.fail("looked up in vain"))
+    engine.step()
+
+
 def test_a_long_queue_is_served_as_it_came():
     manager, make = open_cache()
     store(manager, make("seed", A))

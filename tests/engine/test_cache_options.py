@@ -129,6 +129,24 @@ def test_whole_leaves_die_in_a_radix_cache_of_the_same_size(page_size):
     assert sum(hits(engine, prompts)) == 0
 
 
+@pytest.mark.parametrize("fields", [{"prefix_cache": "radix"}, {"enable_prefix_caching": False}])
+def test_the_order_of_freeing_means_nothing_elsewhere(fields):
+    with pytest.raises(ConfigError, match="free_heads_first"):
+        EngineConfig(free_heads_first=True, **fields)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_radix_cache_stores_what_was_generated_when_the_request_ends_and_not_before(page_size):
+    engine = open_engine(prefix_cache="radix", page_size=page_size)
+    engine.add_request(ids(1, 20), SamplingParams(max_tokens=60, ignore_eos=True))
+    for _ in range(50):
+        engine.step()
+    assert engine.manager.prefix_cache.num_cached_keys == 20 // page_size
+    while engine.has_unfinished_requests:
+        engine.step()
+    assert engine.manager.prefix_cache.num_cached_keys == 79 // page_size
+
+
 # By which policy leaves die
 
 

@@ -152,6 +152,32 @@ def test_salted_pages_have_names_of_their_own():
     assert [event.extra_keys for event in events] == [None, (("s",),), (("t",),)]
 
 
+def test_a_long_prompt_in_chunks_is_named_once_and_not_again_with_each(monkeypatch):
+    from engine.kvcache import radix_cache
+
+    named = []
+    original = radix_cache.hash_pages
+    monkeypatch.setattr(radix_cache, "hash_pages", lambda ids, *rest, **more: named.append(len(ids)) or original(ids, *rest, **more))
+    manager, make = open_cache(num_blocks=300, prefix_cache="radix", page_size=4)
+    request = make("r", list(range(1_000)))
+    for _ in range(10):
+        compute(manager, request, 100)
+    stored = [event for event in manager.take_kv_events() if isinstance(event, BlockStored)]
+    assert sum(named) == 1_000
+    whole = [event_page_hash(one) for one in hash_pages(list(range(1_000)), 4)]
+    assert [name for event in stored for name in event.block_hashes] == whole
+
+
+def test_followers_learn_that_a_broken_engine_started_over(monkeypatch):
+    engine = LLMEngine(EngineConfig(enable_kv_cache_events=True), SimulatedRunner())
+    engine.generate([list(range(100))], SamplingParams(max_tokens=1, ignore_eos=True))
+    engine.add_request(list(range(50)))
+    monkeypatch.setattr(engine.scheduler, "schedule", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert [type(event).__name__ for event in engine.take_kv_events()] == ["BlockStored", "AllBlocksCleared"]
+
+
 def test_an_engine_hands_out_what_happened_and_keeps_nothing_unless_asked():
     prompt = list(range(100))
     for asked in (True, False):

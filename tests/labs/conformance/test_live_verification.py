@@ -26,13 +26,15 @@ class OwnRecorder:
             answers = [one.ours for one in replay.run()]
             recorded = {**scenario, "expect": answers[:-1], "final": answers[-1]}
         else:
-            recorded = {**scenario, "steps": self._steps(scenario), "final": {}}
+            steps, final = self._steps(scenario)
+            recorded = {**scenario, "steps": steps, "final": final}
         return self.spoil(kind, recorded) if self.spoil else recorded
 
     def _steps(self, scenario):
         last = max([arrival["step"] for arrival in scenario["arrivals"]] + [action["step"] for action in scenario["actions"]])
         replay = SchedulerReplay({**scenario, "steps": [{} for _ in range(last + 1)], "final": {}})
-        return [one.ours for one in replay.run() if one.where != "the end"]
+        answers = [one.ours for one in replay.run()]
+        return answers[:-1], answers[-1]
 
 
 def test_every_kind_meets_every_pool_with_as_many_requests_as_asked_for():

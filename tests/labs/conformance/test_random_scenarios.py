@@ -80,8 +80,8 @@ def scheduler_counts(num_blocks):
     for seed in SEEDS:
         scenario = random_scheduler_scenario(seed, 30, num_blocks)
         num_steps = scenario["actions"][-1]["step"] + 1
-        *steps, end = SchedulerReplay({**scenario, "steps": [{}] * num_steps, "final": {"drained": True}}).run()
-        assert end.ours == {"drained": True}
+        *steps, end = SchedulerReplay({**scenario, "steps": [{}] * num_steps, "final": {}}).run()
+        assert end.ours["drained"]
         for step in (one.ours for one in steps):
             admitted = step.get("new", []) + step.get("resumed", [])
             counts["hits"] += sum(hit > 0 for _, hit in admitted)

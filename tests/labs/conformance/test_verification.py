@@ -166,6 +166,21 @@ def test_a_broken_invariant_is_a_difference_and_not_the_end(monkeypatch):
     assert any("an invariant of ours broke (a block is freed once per user)" in one.what for one in verified.differences)
 
 
+def test_a_failure_of_ours_is_a_difference_and_not_the_recordings_fault(monkeypatch):
+    def forget(self, block_ids):
+        raise KeyError(7)
+
+    monkeypatch.setattr(prefix_cache.HashPrefixCache, "forget", forget)
+    differences = verify_scenarios("manager", read_scenarios("manager")).differences
+    assert any("ours failed with KeyError (7)" in one.what for one in differences)
+
+
+def test_a_run_whose_end_was_left_out_of_the_recording_is_not_taken_for_equal():
+    scenario = {**read_scenarios("scheduler")[0], "final": {}}
+    (difference,) = verify_scenarios("scheduler", [scenario]).differences
+    assert difference.where == "the end"
+
+
 # Files
 
 
@@ -178,6 +193,8 @@ def test_a_broken_invariant_is_a_difference_and_not_the_end(monkeypatch):
         ("scheduler.jsonl", b'{"name": "x"}\n', "line 1: a scenario lacks actions, arrivals, config, final, steps"),
         ("scheduler.jsonl", b"[]\n", "line 1: a scenario lacks"),
         ("radix.jsonl", b'{"name": "x", "config": {}, "ops": [], "expect": [], "final": {}}', "is not of the schema \\(KeyError"),
+        ("radix.jsonl", b'{"name": "x", "config": {}, "ops": [1], "expect": [], "final": {}}', "line 1: 1 operations and 0 expectations"),
+        ("manager.jsonl", b"\n", "is empty; accepted: one scenario a line"),
         ("manager.jsonl.gz", gzip.compress(b"x" * 1000)[:-8], "cannot be read"),
     ],
 )
