@@ -59,18 +59,7 @@ class ComparedBench:
     def comparisons(self) -> list[HashComparison]:
         """What was measured so far; needs one trial at least."""
         return [
-            HashComparison(
-                HashCost(
-                    chain.hasher.algorithm,
-                    len(chain.names),
-                    chain.hasher.block_size,
-                    tuple(samples["whole"]),
-                    tuple(samples["append"]),
-                    tuple(samples["digest"]),
-                ),
-                tuple(samples["peer"]),
-                num_equal,
-            )
+            HashComparison(chain.cost_of(samples), tuple(samples["peer"]), num_equal)
             for chain, samples, num_equal in zip(self.chains, self._samples, self._num_equal)
         ]
 

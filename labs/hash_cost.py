@@ -23,7 +23,7 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import chain
 from math import log
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from engine.config import HASH_ALGORITHMS
 from engine.errors import ConfigError
@@ -181,6 +181,11 @@ class NamedChain:
         assert last == self.names[-1], "what was digested is not what was named"
         return elapsed_s / len(self._repeats)
 
+    def cost_of(self, samples: Mapping[str, Sequence[float]]) -> HashCost:
+        """The cost by samples of "whole", "append" and "digest"."""
+        kinds = (tuple(samples[kind]) for kind in ("whole", "append", "digest"))
+        return HashCost(self.hasher.algorithm, len(self.names), self.hasher.block_size, *kinds)
+
     @cached_property
     def _messages(self) -> list[bytes]:
         parents = chain([self.hasher.none_hash], self.names)
@@ -209,17 +214,7 @@ class HashBench:
     @property
     def costs(self) -> list[HashCost]:
         """What was measured so far; needs one trial at least."""
-        return [
-            HashCost(
-                chain_.hasher.algorithm,
-                len(chain_.names),
-                chain_.hasher.block_size,
-                tuple(samples["whole"]),
-                tuple(samples["append"]),
-                tuple(samples["digest"]),
-            )
-            for chain_, samples in zip(self.chains, self._samples)
-        ]
+        return [chain_.cost_of(samples) for chain_, samples in zip(self.chains, self._samples)]
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from labcli.bench_run import FinishedCacheBench
+from labcli.render.plain_table import plain_table
 from labcli.render.quantity import format_seconds
 
 
@@ -19,7 +19,7 @@ def print_cache_result(finished: FinishedCacheBench, console: Console | None = N
         f"{config.algorithm}, {config.trials} passes: named, looked up, allocated, freed"
     )
     console.print()
-    table = _table("cache", "pool", "M tokens/s", "one pass", "hits")
+    table = plain_table("cache", "pool", "M tokens/s", "one pass", "hits", names=("cache", "pool"))
     for cost in bench.costs:
         hits = f"{cost.hits[0] / cost.num_tokens:.1%}"
         table.add_row(cost.prefix_cache, cost.pool, f"{cost.tokens_per_s / 1e6:.2f}", format_seconds(cost.seconds), hits)
@@ -34,7 +34,7 @@ def print_cache_result(finished: FinishedCacheBench, console: Console | None = N
                 f"[{ratio.low:.2f}–{ratio.high:.2f}], {same}"
             )
     console.print()
-    table = _table("cache", "bytes a block", "lookup", "of tokens", "time ~ L^")
+    table = plain_table("cache", "bytes a block", "lookup", "of tokens", "time ~ L^", names=("cache",))
     for lookup in finished.lookups:
         length, seconds = lookup.longest
         memory = f"{finished.memory[lookup.prefix_cache]:,.0f}"
@@ -47,10 +47,3 @@ def print_cache_result(finished: FinishedCacheBench, console: Console | None = N
     if finished.path is not None:
         console.print()
         console.print(Text(f"record: {finished.path}"), soft_wrap=True)
-
-
-def _table(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for title in titles:
-        table.add_column(title, justify="left" if title in ("cache", "pool") else "right", no_wrap=True)
-    return table

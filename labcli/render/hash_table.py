@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labcli.hash_run import HashResult
+from labcli.render.plain_table import plain_table
 from labcli.render.quantity import format_seconds
 from labs.hash_comparison import HashComparison
 from labs.hash_cost import HashCost, HashGrowth
@@ -72,10 +73,7 @@ def print_vllm_lines(result: HashResult) -> None:
 
 
 def _table(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number else "left", no_wrap=True)
-    return table
+    return plain_table(*titles, names=titles[:1])
 
 
 def _cost_table(costs: Sequence[HashCost]) -> Table:

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from labcli.render.plain_table import plain_table
 from labs.conformance.live_verification import LivePart
 from labs.conformance.verification import Verification
 
@@ -25,10 +25,7 @@ _SOURCES = {
 def print_verification(verification: Verification, seconds: float, console: Console | None = None) -> None:
     """One line a kind, one for all, and the verdict."""
     console = console or Console(highlight=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("recorded from", no_wrap=True)
-    for title in ("scenarios", "requests", "steps", "differ"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = plain_table("recorded from", "scenarios", "requests", "steps", "differ", names=("recorded from",))
     for part in verification.parts:
         differ = Text(f"{len(part.differences):,}", style="bold red" if part.differences else "green")
         counts = (part.num_scenarios, part.num_requests, part.num_steps)
@@ -44,10 +41,8 @@ def print_verification(verification: Verification, seconds: float, console: Cons
 def print_live_verification(parts: Sequence[LivePart], version: str, seed: int, console: Console | None = None) -> None:
     """One line a kind and pool, the seed, and the verdict."""
     console = console or Console(highlight=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(f"vLLM {version}", no_wrap=True)
-    for title in ("pool blocks", "scenarios", "requests", "steps", "differ"):
-        table.add_column(title, justify="right", no_wrap=True)
+    name = f"vLLM {version}"
+    table = plain_table(name, "pool blocks", "scenarios", "requests", "steps", "differ", names=(name,))
     for part in parts:
         verified = part.verified
         differ = Text(f"{len(verified.differences):,}", style="bold red" if verified.differences else "green")
