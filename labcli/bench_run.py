@@ -56,7 +56,7 @@ class CacheBenchRun:
     vllm_python: str | None = None  # None: this interpreter
 
     def execute(self) -> FinishedCacheBench:
-        """Run, and save the record. Raises PeerError; Interrupted after Ctrl-C, with what was measured saved."""
+        """Run, and save the record. Raises PeerError, and Interrupted after Ctrl-C; what was measured is saved first."""
         started_at = utc_now()
         with ProgressBar() as bar, ExitStack() as stack:
             peer = None
@@ -77,10 +77,15 @@ class CacheBenchRun:
                 self._keep(finished, started_at, "interrupted")
                 where = f"saved in {finished.path}" if finished.path else "not saved"
                 raise Interrupted(f"interrupted; what was measured is {where}") from None
+            except Exception as error:
+                if any(cost.seconds for cost in finished.bench.costs):
+                    self._keep(finished, started_at, "failed", type(error).__name__)
+                    error.add_note(f"what was measured before that is {f'saved in {finished.path}' if finished.path else 'not saved'}")
+                raise
         self._keep(finished, started_at, "ok")
         return finished
 
-    def _keep(self, finished: FinishedCacheBench, started_at: str, status: str) -> None:
+    def _keep(self, finished: FinishedCacheBench, started_at: str, status: str, error: str | None = None) -> None:
         measurements = _measurements(finished)
         if status == "ok" and any(one.agrees is False for one in measurements):
             status = "disagrees"
@@ -94,6 +99,7 @@ class CacheBenchRun:
             lab_config=json_ready(self.config) | {"against": "vllm" if self.against_vllm else None},
             target={"kind": "none"},
             status=status,
+            error=error,
             measurements=tuple(measurements),
             findings=tuple(finished.notes),
         )

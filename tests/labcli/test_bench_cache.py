@@ -91,3 +91,24 @@ def test_an_interrupted_run_keeps_its_passes(labcli_command, monkeypatch, tmp_pa
     assert result.exit_code == 130 and "what was measured is saved in results/bench-cache/" in result.stderr
     record = json.loads(next(tmp_path.glob("results/bench-cache/*.json")).read_text())
     assert record["status"] == "interrupted" and len(record["measurements"]) == 8
+
+
+def test_a_peer_that_fails_half_way_loses_no_pass(labcli_command, monkeypatch, tmp_path):
+    from labs.peers.worker_process import PeerEnded
+
+    original, calls = StubPeer.run, []
+
+    def run(self, *arguments):
+        calls.append(arguments)
+        if len(calls) > 2:
+            raise PeerEnded("vLLM's process ended")
+        return original(self, *arguments)
+
+    monkeypatch.setattr(labcli.bench_run, "VllmCache", StubPeer)
+    monkeypatch.setattr(StubPeer, "run", run)
+    result = labcli_command(*SMALL, "--against", "vllm")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("labcli: vLLM's process ended; what was measured before that is saved in results/bench-cache/")
+    record = json.loads(next(tmp_path.glob("results/bench-cache/*.json")).read_text())
+    assert (record["status"], record["error"]) == ("failed", "PeerEnded")
+    assert any(one["name"] == "seconds" for one in record["measurements"])
