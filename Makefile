@@ -16,7 +16,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
-VLLM_TESTS := tests/labs/test_vllm_hashing.py tests/labs/test_vllm_recorder.py tests/labs/test_cache_bench.py
+VLLM_TESTS := tests/labs/test_vllm_hashing.py tests/labs/test_vllm_recorder.py tests/labs/test_cache_bench.py tests/labs/test_vllm_engine.py
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
 .PHONY: help lab test test-vllm clean

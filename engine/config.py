@@ -36,6 +36,7 @@ class EngineConfig:
     dtype: str = "auto"  # bfloat16 where this machine multiplies it fast, else float32
     device: str = "auto"  # "cuda" if there is one, else "cpu"
     seed: int = 0
+    compile: bool | None = None  # kernels compiled for this processor; None: where there is a C++ compiler
 
     block_size: int = 16  # tokens per block of the hash cache
     page_size: int = 1  # tokens per page of the radix cache; takes block_size's place there
@@ -83,6 +84,8 @@ class EngineConfig:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(name, getattr(self, name), "true or false")
         _check_choice("policy", self.policy, POLICIES)
+        if self.compile not in (None, True, False) or isinstance(self.compile, int) and not isinstance(self.compile, bool):
+            raise ConfigError("compile", self.compile, "true, false or none")
         if isinstance(self.watermark, bool) or not isinstance(self.watermark, (int, float)) or not 0 <= self.watermark < 1:
             raise ConfigError("watermark", self.watermark, "a number from 0 up to, not including, 1")
         _check_choice("prefix_cache", self.prefix_cache, PREFIX_CACHES)

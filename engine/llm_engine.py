@@ -70,6 +70,7 @@ class LLMEngine:
 
             loaded = load_model(config, cache_dir=cache_dir, progress=on_load)
             runner, tokenizer = ModelRunner(loaded, config), loaded.tokenizer
+            loaded.drop_layers()
         self.config = config
         self.runner = runner
         self.tokenizer = tokenizer

@@ -36,6 +36,17 @@ def build_lab_config(lab: Lab, *, quick: bool, full: bool, assignments: Sequence
     else:
         config = lab.config_type()
     types_by_field = _settable_fields(lab.config_type)
+    values = parse_assignments(lab.config_type, assignments, f"lab {lab.number:02d}")
+    try:
+        return replace(config, **values)
+    except ValueError as error:
+        # A dataclass that checks itself names the field and the range; it is the person's value all the same.
+        raise UsageFault(str(error).partition("; accepted: ")[0], _accepted_part(error, types_by_field)) from error
+
+
+def parse_assignments(config_type: type, assignments: Sequence[str], owner: str) -> dict[str, Any]:
+    """Values of a dataclass's fields from "field=value" texts; `owner` has them: "lab 04". Raises UsageFault."""
+    types_by_field = _settable_fields(config_type)
     values: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -43,13 +54,9 @@ def build_lab_config(lab: Lab, *, quick: bool, full: bool, assignments: Sequence
         if not equals or not name:
             raise UsageFault(f"--set {assignment!r} is no assignment", "--set field=value")
         if name not in types_by_field:
-            raise UsageFault(f"lab {lab.number:02d} has no field {name!r}", _accepted_fields(types_by_field))
+            raise UsageFault(f"{owner} has no field {name!r}", _accepted_fields(types_by_field))
         values[name] = _parse(name, text.strip(), types_by_field[name])
-    try:
-        return replace(config, **values)
-    except ValueError as error:
-        # A dataclass that checks itself names the field and the range; it is the person's value all the same.
-        raise UsageFault(str(error).partition("; accepted: ")[0], _accepted_part(error, types_by_field)) from error
+    return values
 
 
 def describe_type(annotation: Any) -> str:

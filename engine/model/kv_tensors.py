@@ -65,11 +65,18 @@ class KVTensors:
         self.num_slots = num_blocks * unit_size
         self.dtype = dtype
         self.device = device
-        storage = _zeros((2, num_layers, self.num_slots, num_kv_heads, head_dim), dtype, device)
+        # Zeros, not empty: a masked slot is multiplied by weight 0, and 0 times a stray NaN is NaN. Written here, so
+        # that no step pays for pages that the system provides when they are first touched.
+        storage = torch.zeros((2, num_layers, self.num_slots, num_kv_heads, head_dim), dtype=dtype, device=device)
         self.keys, self.values = storage[0], storage[1]
         # One view per layer, made once: indexing a tensor costs microseconds, and layers ask every step.
         self._layer_keys = list(self.keys)
         self._layer_values = list(self.values)
+        self._scratch: Tensor | None = None  # where gathered slots go, grown as needed
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of all slots of a layer, each [num_slots, num_kv_heads, head_dim]; views."""
+        return self._layer_keys[layer], self._layer_values[layer]
 
     def write(self, layer: int, slots: Slots, keys: Tensor, values: Tensor) -> None:
         """Store keys and values, each [n, num_kv_heads, head_dim], into n slots of a layer."""
@@ -84,21 +91,17 @@ class KVTensors:
     def read(self, layer: int, slots: Slots) -> tuple[Tensor, Tensor]:
         """Keys and values of n slots of a layer, each [n, num_kv_heads, head_dim].
 
-        Views into the storage for a slice; copies for a tensor of slots.
+        Views into the storage for a slice; copies for a tensor of slots, valid until the next read.
         """
         layer_keys, layer_values = self._layer_keys[layer], self._layer_values[layer]
         if isinstance(slots, slice):
             return layer_keys[slots], layer_values[slots]
-        return layer_keys.index_select(0, slots), layer_values.index_select(0, slots)
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros whose pages the machine provides when they are first written, where it can.
-
-    Zeros, not empty: a masked slot is multiplied by weight 0, and 0 times a stray NaN is NaN.
-    """
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    # torch.zeros writes every byte (a pool is often mostly unused); numpy takes zero pages from the system.
-    num_bytes = int(np.prod(shape)) * dtype.itemsize
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
+        # Memory that is there already: new megabytes would be mapped and zeroed by the system at every call.
+        num_slots = slots.shape[0]
+        if self._scratch is None or self._scratch.shape[1] < num_slots:
+            self._scratch = layer_keys.new_empty((2, -(-num_slots // 1024) * 1024, *layer_keys.shape[1:]))
+        keys, values = self._scratch[0, :num_slots], self._scratch[1, :num_slots]
+        return (
+            torch.index_select(layer_keys, 0, slots, out=keys),
+            torch.index_select(layer_values, 0, slots, out=values),
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,16 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError, ModelNotFound, ModelNotSupported
 from engine.model.attention import register_attention
+from engine.model.decoder import Decoder, has_decoder
+from engine.model.linear import linear_kind
+from engine.model.logits_head import LogitsHead
 from engine.model.machine import resolve_device, resolve_dtype
+from engine.model.model_body import ModelBody, TransformersBody
+from engine.model.native_decoder import NativeDecoder, has_native_decoder
+from engine.model.native_kernels import NativeKernels
 from engine.model.model_cache import Progress, converted_folder
 from engine.model.model_source import BYTE_EOS_TOKEN_ID, find_model
-from engine.model.model_support import causal_class, check_config, check_forward
+from engine.model.model_support import causal_class, check_config, check_forward, computes_alike
 from engine.model.quiet import quiet_transformers
 from engine.model.tokenizer import ByteTokenizer, TextTokenizer, Tokenizer
 
@@ -42,6 +49,36 @@ class LoadedModel:
     head_dim: int
     vocab_size: int  # ids the embedding knows
     max_model_len: int  # tokens
+    kernels: NativeKernels | None = None  # compiled for this machine; None: torch's own operations throughout
+
+    @cached_property
+    def body(self) -> ModelBody:
+        """What computes hidden states: our own decoder for the models it knows, made when first asked for."""
+        if has_decoder(self.model):
+            if self.kernels is None:
+                decoder: Decoder = Decoder(self.model, self._linear_kind)
+            else:
+                decoder = NativeDecoder(self.model, self._linear_kind, self.kernels)
+            shape = (self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim, self.device)
+            if computes_alike(self.model, decoder, *shape, kernels=self.kernels):
+                return decoder
+        # The kernels are made for the decoder's rows; its attention alone takes those of any body.
+        return TransformersBody(self.model)
+
+    @cached_property
+    def head(self) -> LogitsHead:
+        return LogitsHead(self.model, self._linear_kind)
+
+    def drop_layers(self) -> None:
+        """Free the weights of transformers' layers, if `body` has its own; `model` cannot run after that."""
+        if isinstance(self.body, Decoder):
+            for parameter in self.model.base_model.layers.parameters():
+                if parameter.dim() > 1:
+                    parameter.data = parameter.data.new_empty(0)
+
+    @cached_property
+    def _linear_kind(self) -> Any:
+        return linear_kind(self.dtype, self.device, sum(weight.numel() for weight in self.model.parameters()))
 
 
 def load_model(
@@ -84,6 +121,7 @@ def load_model(
             head_dim=getattr(model_config, "head_dim", None) or model_config.hidden_size // num_heads,
         )
         _check_forward(model, shape, device)
+        kernels = _kernels(config, model, dtype, device, cache_dir, progress)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -92,6 +130,7 @@ def load_model(
         eos_token_ids=_eos_token_ids(model),
         vocab_size=model.get_input_embeddings().weight.shape[0],
         max_model_len=max_model_len,
+        kernels=kernels,
         **shape,
     )
 
@@ -128,6 +167,24 @@ def _check_forward(model: Any, shape: dict[str, int], device: torch.device) -> N
         raise ModelNotSupported(
             f"model type {model.config.model_type!r} does not run with the paged attention: {_first_line(error)}"
         ) from error
+
+
+def _kernels(
+    config: EngineConfig, model: Any, dtype: torch.dtype, device: torch.device, cache_dir: Path | str | None, progress: Progress | None
+) -> NativeKernels | None:
+    """Compiled kernels, if they are asked for, or can be had when nobody said anything."""
+    if config.compile is False:
+        return None
+    try:
+        if device.type != "cpu":
+            raise ConfigError("compile", True, "false, or true with device cpu: the kernels are for processors")
+        if not has_native_decoder(model):
+            raise ConfigError("compile", True, f"false: there are no kernels for model type {model.config.model_type!r}")
+        return NativeKernels(dtype, cache_dir, progress)
+    except ConfigError:
+        if config.compile:
+            raise
+        return None
 
 
 def _length_limit(model_config: Any) -> int | None:

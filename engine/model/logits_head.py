@@ -7,10 +7,12 @@ model_support compares the result with the model's own.
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import torch
 from torch import Tensor
+
+from engine.model.linear import Linear, PlainLinear
 
 # float32 logits alive at once, in bytes.
 MAX_LOGITS_BYTES = 128 * 1024**2
@@ -19,8 +21,9 @@ MAX_LOGITS_BYTES = 128 * 1024**2
 class LogitsHead:
     """The vocabulary projection of one model; call it with [n, hidden_size] rows for [n, vocab_size] float32."""
 
-    def __init__(self, model: Any) -> None:
-        self.projection = model.get_output_embeddings()
+    def __init__(self, model: Any, make_linear: Callable[[Tensor, Tensor | None], Linear] = PlainLinear) -> None:
+        module = model.get_output_embeddings()
+        self.projection = make_linear(module.weight, getattr(module, "bias", None))
         config = model.config
         self.vocab_size: int = config.vocab_size
         self.divisor: float | None = getattr(config, "logits_scaling", None)  # Granite

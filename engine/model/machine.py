@@ -42,10 +42,11 @@ def multiplies_bf16_fast(device: torch.device) -> bool:
     """Whether matrix products in bfloat16 have instructions of their own on this device."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    return bool(FAST_BF16_FLAGS & _cpu_flags())
+    return bool(FAST_BF16_FLAGS & cpu_flags())
 
 
-def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """The names of the instruction sets that this processor has; few or none outside Linux."""
     try:
         for line in cpuinfo.read_text().splitlines():
             if line.startswith(("flags", "Features")):

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from engine.model.kv_tensors import slots_of
+from engine.model.pinned_inputs import InputCopier
 from engine.scheduler import SchedulerOutput
 
 
@@ -56,10 +56,11 @@ class ModelInput:
     prompt_rows: list[PromptRows]
 
 
-def build_model_input(output: SchedulerOutput, unit_size: int, vocab_size: int, device: torch.device) -> ModelInput:
+def build_model_input(output: SchedulerOutput, unit_size: int, vocab_size: int, copier: InputCopier) -> ModelInput:
     """The tensors of one step with at least one scheduled request.
 
     unit_size  tokens of one block
+    copier     brings arrays to the model's device
     """
     token_ids: list[int] = []
     positions: list[np.ndarray] = []
@@ -89,11 +90,11 @@ def build_model_input(output: SchedulerOutput, unit_size: int, vocab_size: int, 
     ids = np.array(token_ids, dtype=np.int64)
     assert 0 <= ids.min() and ids.max() < vocab_size, "a token id outside the vocabulary reached the model"
     return ModelInput(
-        input_ids=torch.from_numpy(ids).to(device, non_blocking=True),
-        positions=torch.from_numpy(np.concatenate(positions)).to(device, non_blocking=True),
+        input_ids=copier.copy(ids),
+        positions=copier.copy(np.concatenate(positions)),
         write_slots=np.concatenate(write_slots),
         spans=spans,
         sampling=sampling,
-        sample_rows=torch.tensor(sample_rows, dtype=torch.int64).to(device, non_blocking=True),
+        sample_rows=copier.copy(np.array(sample_rows, dtype=np.int64)),
         prompt_rows=prompt_rows,
     )

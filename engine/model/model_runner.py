@@ -13,11 +13,14 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.model.attention import SdpaAttention, attention_step
+from engine.model.attention import SdpaAttention
+from engine.model.attention_backend import AttentionChoice, choose
+from engine.model.decode_graphs import DecodeGraphs
+from engine.model.decoder import Decoder
 from engine.model.kv_tensors import KVTensors
 from engine.model.loader import LoadedModel
-from engine.model.logits_head import LogitsHead
 from engine.model.model_input import ModelInput, PromptRows, build_model_input
+from engine.model.pinned_inputs import InputCopier
 from engine.model.sampler import Sampler, SamplingRow, token_logprobs
 from engine.runner import RunnerOutput, TokenLogprobs
 from engine.scheduler import SchedulerOutput
@@ -33,10 +36,16 @@ class ModelRunner:
         self.max_model_len: int = loaded.max_model_len
         self.eos_token_ids: frozenset[int] = loaded.eos_token_ids
         self.loaded = loaded
-        self._body = loaded.model.base_model
-        self._head = LogitsHead(loaded.model)
+        self._body, self._head = loaded.body, loaded.head
         self._sampler = Sampler(config.seed)
         self._kv: KVTensors | None = None
+        self._copier = InputCopier(loaded.device)
+        self._attention: AttentionChoice = choose(
+            loaded.device, loaded.dtype, loaded.head_dim, loaded.num_heads, loaded.num_kv_heads
+        )
+        self._graphs: DecodeGraphs | None = None
+        self._max_num_seqs = config.max_num_seqs
+        self._longest = min(config.max_model_len or loaded.max_model_len, loaded.max_model_len)
 
     def bytes_per_token(self) -> int:
         model = self.loaded
@@ -48,6 +57,16 @@ class ModelRunner:
         self._kv = KVTensors(
             model.num_layers, num_blocks, unit_size, model.num_kv_heads, model.head_dim, model.dtype, model.device
         )
+        graph_class = self._attention.graph_class
+        # A graph needs a body that reads nothing back from the GPU: our own does not, transformers' may.
+        if graph_class is not None and isinstance(self._body, Decoder):
+            kv, copier = self._kv, self._copier
+            self._graphs = DecodeGraphs(
+                self._body, kv,
+                lambda size, max_blocks: graph_class(kv, size, max_blocks, model.num_heads, model.num_kv_heads, copier),
+                self._max_num_seqs, self._longest,
+            )  # fmt: skip
+            self._graphs.record_all()
 
     def now(self) -> float:
         return time.perf_counter()
@@ -59,7 +78,7 @@ class ModelRunner:
         if not num_scheduled:
             return result
         assert self._kv is not None, "allocate_kv comes before the first step"
-        step = build_model_input(output, self._kv.unit_size, self.vocab_size, self.loaded.device)
+        step = build_model_input(output, self._kv.unit_size, self.vocab_size, self._copier)
         hidden = self._forward(step)
         if step.sampling:
             self._sample(output, step, hidden, result)
@@ -68,17 +87,19 @@ class ModelRunner:
         return result
 
     def _forward(self, step: ModelInput) -> Tensor:
-        """Hidden states [T, hidden_size] after the last norm; K/V of all rows are stored on the way."""
-        model = self.loaded
-        attention = SdpaAttention(self._kv, step.write_slots, step.spans, model.num_heads, model.num_kv_heads)
-        with attention_step(attention):
-            return self._body(
-                input_ids=step.input_ids[None], position_ids=step.positions[None], use_cache=False
-            )[0][0]
+        """Hidden states after the last norm: of the rows that sample, or of all [T, hidden_size] for prompt logprobs."""
+        replayed = None if self._graphs is None else self._graphs.run(step)
+        if replayed is not None:
+            return replayed
+        model, make = self.loaded, self._attention.step_class
+        # Our CPU kernels are SdpaAttention's alone.
+        kernels = {"kernels": model.kernels} if make is SdpaAttention else {}
+        attention = make(self._kv, step.write_slots, step.spans, model.num_heads, model.num_kv_heads, **kernels)
+        return self._body(step.input_ids, step.positions, attention, None if step.prompt_rows else step.sample_rows)
 
     def _sample(self, output: SchedulerOutput, step: ModelInput, hidden: Tensor, result: RunnerOutput) -> None:
         requests = [output.scheduled[index].request for index in step.sampling]
-        logits = self._head(hidden.index_select(0, step.sample_rows))
+        logits = self._head(hidden.index_select(0, step.sample_rows) if step.prompt_rows else hidden)
         sampled = self._sampler.sample(
             logits, [SamplingRow(request.sampling_params, request.num_output_tokens) for request in requests]
         )

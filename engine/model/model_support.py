@@ -15,10 +15,12 @@ import numpy as np
 import torch
 
 from engine.errors import ModelNotSupported
-from engine.model.attention import ATTENTION_NAME, SdpaAttention, attention_step
+from engine.model.attention import ATTENTION_NAME, SdpaAttention
 from engine.model.kv_tensors import KVTensors
 from engine.model.logits_head import LogitsHead
+from engine.model.model_body import ModelBody, TransformersBody
 from engine.model.model_input import TokenSpan
+from engine.model.native_kernels import NativeKernels
 
 # RoPE variants whose frequencies change with the longest request in the batch: K written earlier would be wrong.
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
@@ -135,23 +137,70 @@ def check_forward(
 
     Raises ModelNotSupported when a forward misses a layer's attention, or when its logits differ.
     """
-    ids = torch.arange(5, device=device) * 7 % model.config.vocab_size
+    ids = _check_ids(model, device)
     expected = model(input_ids=ids[None], use_cache=False).logits[0].float()
     model.set_attn_implementation(ATTENTION_NAME)
+    got = _paged_logits(model, TransformersBody(model), num_layers, num_heads, num_kv_heads, head_dim, device)
+    error = _relative_error(got, torch.cat((expected, expected[:2])))
+    if not error <= TOLERANCE[model.dtype]:
+        raise ModelNotSupported(
+            f"model type {model.config.model_type!r}: its logits over the paged cache differ from its own "
+            f"(relative error {error:.1e}); it computes something that the engine does not"
+        )
+
+
+@torch.inference_mode()
+def computes_alike(
+    model: Any,
+    body: ModelBody,
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    device: torch.device,
+    kernels: NativeKernels | None = None,
+) -> bool:
+    """Whether `body` gives the logits that the layers of `model` give, both over the paged cache."""
+    shape = (num_layers, num_heads, num_kv_heads, head_dim, device)
+    expected = _paged_logits(model, TransformersBody(model), *shape)
+    return _relative_error(_paged_logits(model, body, *shape, kernels), expected) <= TOLERANCE[model.dtype]
+
+
+def _check_ids(model: Any, device: torch.device) -> torch.Tensor:
+    return torch.arange(5, device=device) * 7 % model.config.vocab_size
+
+
+def _relative_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The largest of any row, [n, at least vocab_size] each."""
+    wanted = wanted[:, : got.shape[1]]
+    return ((got - wanted).norm(dim=-1) / wanted.norm(dim=-1)).max().item()
+
+
+def _paged_logits(
+    model: Any,
+    body: ModelBody,
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    device: torch.device,
+    kernels: NativeKernels | None = None,
+) -> torch.Tensor:
+    """Logits of positions 0 to 4, and of 0 and 1 again as another request's; [7, vocab_size] float32."""
+    ids = _check_ids(model, device)
     kv = KVTensors(num_layers, 9, 1, num_kv_heads, head_dim, model.dtype, device)
     head = LogitsHead(model)
 
     def run(rows: list[int], slots: list[int], spans: list[TokenSpan]) -> torch.Tensor:
         positions = torch.tensor(rows, device=device)
-        step = SdpaAttention(kv, np.array(slots), spans, num_heads, num_kv_heads)
-        with attention_step(step):
-            hidden = model.base_model(input_ids=ids[positions][None], position_ids=positions[None], use_cache=False)[0]
+        step = SdpaAttention(kv, np.array(slots), spans, num_heads, num_kv_heads, kernels)
+        hidden = body(ids[positions], positions, step)
         if sorted(step.layers_seen) != list(range(num_layers)):
             raise ModelNotSupported(
                 f"one forward called the attention interface {len(step.layers_seen)} times, "
                 f"not once in each of {num_layers} layers"
             )
-        return head(hidden[0])
+        return head(hidden)
 
     # Slots out of order, a chunk behind a prefill, and beside it a second request with the same first tokens.
     first = run([0, 1, 2], [4, 2, 6], [TokenSpan(0, 3, 0, np.array([4, 2, 6]))])
@@ -160,11 +209,4 @@ def check_forward(
         [1, 8, 5, 3],
         [TokenSpan(0, 2, 3, np.array([4, 2, 6, 1, 8])), TokenSpan(2, 2, 0, np.array([5, 3]))],
     )
-    got = torch.cat((first, then))
-    wanted = torch.cat((expected, expected[:2]))[:, : got.shape[1]]
-    error = ((got - wanted).norm(dim=-1) / wanted.norm(dim=-1)).max().item()
-    if not error <= TOLERANCE[model.dtype]:
-        raise ModelNotSupported(
-            f"model type {model.config.model_type!r}: its logits over the paged cache differ from its own "
-            f"(relative error {error:.1e}); it computes something that the engine does not"
-        )
+    return torch.cat((first, then))

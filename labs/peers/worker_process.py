@@ -11,12 +11,13 @@ A process of its own keeps the other engine's packages apart from ours. The scri
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Mapping, Self
 
 START_TIMEOUT_S = 300.0  # importing an engine from a cold disk
 
@@ -39,12 +40,20 @@ class WorkerProcess:
     version   of the other engine
     """
 
-    def __init__(self, script: Path, engine: str, python: str | None, accepted: str) -> None:
+    def __init__(
+        self,
+        script: Path,
+        engine: str,
+        python: str | None,
+        accepted: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Start the script and wait until it has imported the engine, seconds.
 
-        engine     its name, for messages
-        python     an interpreter that can import it; None means this one
-        accepted   ends the message when there is none: "--vllm-python with a Python that has vLLM"
+        engine        its name, for messages
+        python        an interpreter that can import it; None means this one
+        accepted      ends the message when there is none: "--vllm-python with a Python that has vLLM"
+        environment   variables that it gets besides this process's own
 
         Raises PeerUnavailable when the interpreter cannot be run or cannot import the engine.
         """
@@ -52,7 +61,12 @@ class WorkerProcess:
         self._log = tempfile.TemporaryFile()
         try:
             self._process = subprocess.Popen(
-                [self._python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+                [self._python, str(script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+                env={**os.environ, **(environment or {})},
             )
         except OSError as error:
             self._log.close()

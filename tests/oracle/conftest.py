@@ -85,9 +85,18 @@ def drive() -> type[Driver]:
 
 @pytest.fixture(scope="session")
 def tiny() -> Pair:
+    return _tiny(compile=None)  # with compiled kernels, where there is a compiler
+
+
+@pytest.fixture(scope="session")
+def tiny_uncompiled() -> Pair:
+    return _tiny(compile=False)
+
+
+def _tiny(compile: bool | None) -> Pair:
     from transformers import LlamaForCausalLM
 
-    loaded = load_model(EngineConfig(model="synthetic:tiny", dtype="float32", device="cpu", seed=3))
+    loaded = load_model(EngineConfig(model="synthetic:tiny", dtype="float32", device="cpu", seed=3, compile=compile))
     config = type(loaded.model.config)(**loaded.model.config.to_dict())
     reference = LlamaForCausalLM._from_config(config, attn_implementation="eager").eval()
     reference.load_state_dict(loaded.model.state_dict())
@@ -108,6 +117,6 @@ def smollm2() -> Pair:
     return Pair(loaded, reference)
 
 
-@pytest.fixture(params=["tiny", "smollm2"])
+@pytest.fixture(params=["tiny", "tiny_uncompiled", "smollm2"])
 def pair(request: pytest.FixtureRequest) -> Pair:
     return request.getfixturevalue(request.param)

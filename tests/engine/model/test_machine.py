@@ -43,15 +43,15 @@ def test_a_gpu_index_must_exist(two_gpus):
     [({"avx2", "avx512f"}, torch.float32), ({"avx512_bf16"}, torch.bfloat16), ({"amx_bf16", "avx2"}, torch.bfloat16)],
 )
 def test_auto_dtype_is_bfloat16_only_where_the_cpu_multiplies_it(monkeypatch, flags, dtype):
-    monkeypatch.setattr(machine, "_cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset(flags))
     assert resolve_dtype("auto", CPU) == dtype
 
 
 def test_the_flags_are_read_from_the_first_processor(tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor : 0\nflags\t\t: fma avx2 avx512_bf16\nprocessor : 1\n")
-    assert machine._cpu_flags(cpuinfo) == {"fma", "avx2", "avx512_bf16"}
-    assert isinstance(machine._cpu_flags(tmp_path / "absent"), frozenset)
+    assert machine.cpu_flags(cpuinfo) == {"fma", "avx2", "avx512_bf16"}
+    assert isinstance(machine.cpu_flags(tmp_path / "absent"), frozenset)
 
 
 @pytest.mark.parametrize("capability, fast", [((7, 5), False), ((8, 0), True), ((9, 0), True)])

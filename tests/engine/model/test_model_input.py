@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from engine.model.pinned_inputs import InputCopier
 from engine.model.model_input import build_model_input
 from engine.request import Request, SamplingParams
 from engine.scheduler import ScheduledRequest, SchedulerOutput
@@ -9,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 def build(*items, unit_size=4):
-    return build_model_input(SchedulerOutput(list(items)), unit_size, 100, CPU)
+    return build_model_input(SchedulerOutput(list(items)), unit_size, 100, InputCopier(CPU))
 
 
 def test_scheduled_tokens_of_all_requests_lie_flat_in_one_row():

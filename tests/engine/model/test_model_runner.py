@@ -63,15 +63,12 @@ def test_prompt_logprobs_of_the_prompt_alone_start_at_its_second_token(runner):
     assert [report.token_id for report in reports.values()] == PROMPT[1:]
 
 
-def test_only_rows_that_sample_reach_the_vocabulary(runner, tiny):
-    rows = []
-    hook = tiny.model.lm_head.register_forward_hook(lambda module, inputs, output: rows.append(inputs[0].shape[0]))
-    try:
-        partial = request("partial")
-        runner.execute(SchedulerOutput([ScheduledRequest(partial, 0, 7, [1, 2, 3, 4, 5]), whole(request("a"), [6, 7, 8, 9, 10])]))
-        runner.execute(SchedulerOutput([ScheduledRequest(partial, 7, 3, [1, 2, 3, 4, 5])]))
-    finally:
-        hook.remove()
+def test_only_rows_that_sample_reach_the_vocabulary(runner, tiny, monkeypatch):
+    rows, project = [], tiny.head.projection
+    monkeypatch.setattr(tiny.head, "projection", lambda hidden: rows.append(hidden.shape[0]) or project(hidden))
+    partial = request("partial")
+    runner.execute(SchedulerOutput([ScheduledRequest(partial, 0, 7, [1, 2, 3, 4, 5]), whole(request("a"), [6, 7, 8, 9, 10])]))
+    runner.execute(SchedulerOutput([ScheduledRequest(partial, 7, 3, [1, 2, 3, 4, 5])]))
     assert rows == [1]
 
 
