@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Iterator, Sequence
 
@@ -13,6 +14,16 @@ from labcli.record import ResultRecord
 from labcli.results_store import ResultsStore
 from labcli.run_identity import new_run_id, source_hashes, utc_now
 from labs.protocol import Measurement
+
+
+# What decides how fast the engine is; kernels.cpp among them.
+ENGINE_SOURCES = tuple(
+    Path(__file__).resolve().parent.parent / "engine" / "model" / name
+    for name in (
+        "attention.py", "attention_pieces.py", "decoder.py", "kv_tensors.py", "linear.py", "model_runner.py",
+        "native_decoder.py", "native_kernels.py", "native/kernels.cpp",
+    )
+)  # fmt: skip
 
 
 @dataclass
@@ -27,7 +38,7 @@ class BenchRecorder:
     name: str
     question: str
     store: ResultsStore | None  # None: keep nothing
-    sources: Sequence[ModuleType]
+    sources: Sequence[ModuleType | Path]  # modules, and files of this repository
     measurements: Callable[[], list[Measurement]]
     conditions: Callable[[], dict[str, Any]]
     started_at: str = field(default_factory=utc_now)
@@ -62,9 +73,7 @@ class BenchRecorder:
             finished_at=utc_now(),
             environment=read_environment(),
             lab={"number": None, "name": self.name, "question": self.question},
-            sources=source_hashes(
-                {f"{module.__name__.replace('.', '/')}.py": module.__file__ or "" for module in self.sources}
-            ),
+            sources=source_hashes(dict(map(_named_file, self.sources))),
             status=status,
             error=error,
             measurements=tuple(measurements),
@@ -73,3 +82,10 @@ class BenchRecorder:
         )
         if self.store is not None:
             finished.path = self.store.save(finished.record)
+
+
+def _named_file(source: ModuleType | Path) -> tuple[str, str]:
+    """The name that a record calls a source file by, and where it is."""
+    if isinstance(source, Path):
+        return str(source.relative_to(Path(__file__).resolve().parent.parent)), str(source)
+    return f"{source.__name__.replace('.', '/')}.py", source.__file__ or ""

@@ -10,7 +10,7 @@ from typing import Any
 import labs.engine_bench
 import labs.own_engine
 from engine.config import EngineConfig
-from labcli.bench_record import BenchRecorder
+from labcli.bench_record import ENGINE_SOURCES, BenchRecorder
 from labcli.progress_bar import ProgressBar
 from labcli.record import ResultRecord, json_ready
 from labcli.results_store import ResultsStore
@@ -30,6 +30,8 @@ class FinishedEngineBench:
 
     bench: EngineBench
     engine_config: EngineConfig
+    computes_with: str
+    build_s: float  # of our start
     settings: dict[str, Any]
     prefill_memory: MemoryGrowth | None = None
     request_memory: MemoryGrowth | None = None  # above what was resident after the first tenth of the requests
@@ -60,37 +62,44 @@ class EngineBenchRun:
         with ProgressBar() as bar, ExitStack() as stack:
             if self.store is not None:
                 self.store.check_writable("bench-engine")
-            folder = model_folder(self.engine_config.model, self.cache_dir) if self.against else ""
+            # Before our clock: the conversion of a model, once, is no part of an engine's start.
+            folder = model_folder(self.engine_config.model, self.cache_dir, bar.loading) if self.against else ""
             own = OwnEngine(self._fitted(), self.num_threads, cache_dir=self.cache_dir, on_load=bar.loading)
-            settings = settings_of(self.engine_config, own, self.num_threads, folder)
+            settings = settings_of(own.engine.config, own, self.num_threads, folder)
             peers = [stack.enter_context(open_peer(name, settings, self.vllm_python, bar.loading)) for name in self.against]
             bench = EngineBench(self.config, [own, *peers], own.engine.runner.vocab_size, self.engine_config.block_size)
-            finished = FinishedEngineBench(bench, self.engine_config, json_ready(settings))
+            finished = FinishedEngineBench(bench, own.engine.config, own.computes_with, own.build_s, json_ready(settings))
             recorder = BenchRecorder(
-                "bench-engine", "How fast is the engine, beside its peers?", self.store, (labs.engine_bench, labs.own_engine),
+                "bench-engine", "How fast is the engine, beside its peers?", self.store, (labs.engine_bench, labs.own_engine, *ENGINE_SOURCES),
                 lambda: _measurements(finished), lambda: self._conditions(finished),
             )  # fmt: skip
             with recorder.keeping_what_was_measured(finished):
+                self._measure_first_prefill(finished, own)
                 bar.expect(len(WORKLOADS) * len(bench.engines) * (1 + self.config.trials))
                 bench.warm_up(lambda label: bar.advance(label, 1))
                 for _ in range(self.config.trials):
                     bench.run_trial(lambda label: bar.advance(label, 1))
-                self._measure_memory(finished, own, bar)
+                self._measure_many_requests(finished, own, bar)
         return finished
 
     def _fitted(self) -> EngineConfig:
         config = self.engine_config
+        self.config.check_blocks(config.block_size)
         blocks = -(-max(self.config.pool_tokens, self.config.longest_request + config.block_size) // config.block_size) + 2
         # One length for all: a peer checks its pool against the longest request it may get.
         return config.replace(num_gpu_blocks=blocks, max_model_len=config.max_model_len or self.config.longest_request)
 
-    def _measure_memory(self, finished: FinishedEngineBench, own: OwnEngine, bar: ProgressBar) -> None:
-        """Of our engine alone: it is the one in this process."""
-        bench = finished.bench
-        own.reset()
-        prompt = [token_id % bench.vocab_size for token_id in range(1, self.config.prompt_tokens + 1)]
+    def _measure_first_prefill(self, finished: FinishedEngineBench, own: OwnEngine) -> None:
+        """What the first long prompt needs beyond imports, weights and pool: later ones find its buffers there."""
+        prompt = [token_id % finished.bench.vocab_size for token_id in range(1, self.config.prompt_tokens + 1)]
         finished.prefill_memory = memory_growth(lambda: own.serve([prompt], 1))
+
+    def _measure_many_requests(self, finished: FinishedEngineBench, own: OwnEngine, bar: ProgressBar) -> None:
+        """Whether memory grows with the number of requests; of our engine alone, which is the one in this process."""
+        bench = finished.bench
         rounds = self.memory_requests // MEMORY_ROUND
+        if rounds < 2:
+            return
         bar.expect(rounds)
 
         def serve(first: int, last: int) -> None:
@@ -99,11 +108,10 @@ class EngineBenchRun:
                 own.serve([[(start * 7 + at) % bench.vocab_size for at in range(MEMORY_PROMPT_TOKENS)] for start in starts], 1)
                 bar.advance("memory over many requests", 1)
 
-        if rounds >= 2:
-            settled = max(1, rounds // 10)
-            serve(0, settled)  # what the first requests bring is not growth
-            finished.request_memory = memory_growth(lambda: serve(settled, rounds))
-            finished.num_memory_requests = (rounds - settled) * MEMORY_ROUND
+        settled = max(1, rounds // 10)
+        serve(0, settled)  # what the first requests bring is not growth
+        finished.request_memory = memory_growth(lambda: serve(settled, rounds))
+        finished.num_memory_requests = (rounds - settled) * MEMORY_ROUND
 
     def _conditions(self, finished: FinishedEngineBench) -> dict[str, Any]:
         engines = [{"name": one.name, "version": one.version, "start_s": one.start_s} for one in finished.bench.engines]
@@ -111,10 +119,11 @@ class EngineBenchRun:
             "lab_config": json_ready(self.config) | {"against": list(self.against), "memory_requests": self.memory_requests},
             "target": {
                 "kind": "engine",
-                "engine_config": json_ready(self.engine_config),
+                "engine_config": json_ready(finished.engine_config),
+                "computes_with": finished.computes_with,
                 "settings": {name: value for name, value in finished.settings.items() if name != "model_folder"},
             },
-            "details": {"engines": engines},
+            "details": {"engines": engines, "build_s": finished.build_s},
         }
 
 

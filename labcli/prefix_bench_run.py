@@ -11,7 +11,7 @@ import labs.own_engine
 import labs.prefix_bench
 import labs.prefix_bench_prompts
 from engine.config import DEFAULT_POOL_TOKENS, EngineConfig
-from labcli.bench_record import BenchRecorder
+from labcli.bench_record import ENGINE_SOURCES, BenchRecorder
 from labcli.progress_bar import ProgressBar
 from labcli.record import ResultRecord, json_ready
 from labcli.results_store import ResultsStore
@@ -36,6 +36,9 @@ class FinishedPrefixBench:
     bench: PrefixBench
     config: PrefixBenchConfig
     engine_config: EngineConfig
+    computes_with: str
+    dtype: str
+    build_s: float  # of our start
     num_sampled: int
     lengths: InputLengths
     predicted: dict[str, Prediction]  # hits by pass, where the law says them exactly
@@ -68,7 +71,8 @@ class PrefixBenchRun:
             if self.store is not None:
                 self.store.check_writable("bench-prefix-caching")
             fitted = self._fitted()
-            folder = model_folder(fitted.model, self.cache_dir) if self.against else ""
+            # Before our clock: the conversion of a model, once, is no part of an engine's start.
+            folder = model_folder(fitted.model, self.cache_dir, bar.loading) if self.against else ""
             own = OwnEngine(fitted, self.num_threads, cache_dir=self.cache_dir, on_load=bar.loading)
             if not self.detokenize:
                 own.engine.tokenizer = None
@@ -83,10 +87,13 @@ class PrefixBenchRun:
                 peers = [stack.enter_context(open_peer(name, settings, self.vllm_python, bar.loading)) for name in self.against]
             bench = PrefixBench(requests, self.config.output_len, [own, *peers], again=fitted.enable_prefix_caching)
             predicted, notes = self._predict(requests, fitted)
-            finished = FinishedPrefixBench(bench, self.config, fitted, len(prompts), describe(requests), predicted, notes)
+            finished = FinishedPrefixBench(
+                bench, self.config, own.engine.config, own.computes_with, str(own.engine.runner.loaded.dtype).removeprefix("torch."),  # type: ignore[attr-defined]
+                own.build_s, len(prompts), describe(requests), predicted, notes,
+            )  # fmt: skip
             recorder = BenchRecorder(
                 "bench-prefix-caching", "What is prefix caching worth for repeated prompts?", self.store,
-                (labs.prefix_bench, labs.prefix_bench_prompts, labs.own_engine),
+                (labs.prefix_bench, labs.prefix_bench_prompts, labs.own_engine, *ENGINE_SOURCES),
                 lambda: _measurements(finished), lambda: self._conditions(finished),
             )  # fmt: skip
             with recorder.keeping_what_was_measured(finished):
@@ -102,6 +109,9 @@ class PrefixBenchRun:
     def _fitted(self) -> EngineConfig:
         """With a pool that holds all distinct prompts and all that runs at once, if nobody chose another."""
         config, (_, longest) = self.engine_config, self.config.length_range
+        if self.against and config.max_model_len is None:
+            # A peer checks its pool against the longest request it may get, not against those it gets.
+            config = config.replace(max_model_len=longest + self.config.output_len)
         if config.num_gpu_blocks is not None or config.kv_cache_memory_bytes is not None:
             return config
         at_once = min(config.max_num_seqs, self.config.num_prompts * self.config.repeat_count)
@@ -114,6 +124,8 @@ class PrefixBenchRun:
         total = sum(len(request.token_ids) for request in requests)
         if not config.enable_prefix_caching:
             return {PASSES[0]: Prediction(0, "prefix caching is off")}, []
+        if config.long_prefill_token_threshold or not config.enable_chunked_prefill:
+            return {}, ["no hits are predicted where prompts are computed in other pieces than the step's budget asks for"]
         if config.use_eagle or config.prefix_match_unit not in (None, config.unit_size):
             return {}, ["no hits are predicted with a drafter or a match unit of its own"]
         tokens = sum(len(ids) for ids in {request.token_ids for request in requests})
@@ -137,10 +149,16 @@ class PrefixBenchRun:
         return {
             "lab_config": json_ready(self.config)
             | {"trials": self.trials, "detokenize": self.detokenize, "against": list(self.against), "num_threads": self.num_threads},
-            "target": {"kind": "engine", "engine_config": json_ready(finished.engine_config)},
+            "target": {
+                "kind": "engine",
+                "engine_config": json_ready(finished.engine_config),
+                "computes_with": finished.computes_with,
+                "dtype": finished.dtype,
+            },
             "cache_state": finished.cache_state,
             "details": {
                 "engines": engines,
+                "build_s": finished.build_s,
                 "lengths": json_ready(finished.lengths),
                 "workload": workload_digest([[request.token_ids] for request in bench.requests]),
                 "differing_outputs": {

@@ -50,6 +50,11 @@ class Config:
         if self.cached_tokens >= self.prompt_tokens:
             raise ConfigError("cached_tokens", self.cached_tokens, f"a whole number below prompt_tokens, {self.prompt_tokens}")
 
+    def check_blocks(self, block_size: int) -> None:
+        """Raises ConfigError when the cached tokens are not whole blocks."""
+        if self.cached_tokens % block_size:
+            raise ConfigError("cached_tokens", self.cached_tokens, f"a multiple of the block size, {block_size}")
+
     @property
     def longest_request(self) -> int:
         """Tokens of the longest request, outputs included."""
@@ -79,8 +84,7 @@ class EngineBench:
     """All times of one configuration; `engines[0]` is ours."""
 
     def __init__(self, config: Config, engines: Sequence[TimedEngine], vocab_size: int, block_size: int) -> None:
-        if config.cached_tokens % block_size:
-            raise ConfigError("cached_tokens", config.cached_tokens, f"a multiple of the block size, {block_size}")
+        config.check_blocks(block_size)
         self.config, self.engines = config, list(engines)
         self.vocab_size, self.block_size = vocab_size, block_size
         self.times = [WorkloadTimes(engine.name, workload) for workload in WORKLOADS for engine in engines]

@@ -41,6 +41,21 @@ class OwnEngine:
         self.engine = LLMEngine(config, cache_dir=cache_dir, on_load=on_load)
         self.start_s = time.perf_counter() - begin_s
 
+    @property
+    def computes_with(self) -> str:
+        """What runs the layers, in words: a compiler's kernels or torch's operations, and on what."""
+        from engine.model.loader import LoadedModel
+
+        loaded: LoadedModel = self.engine.runner.loaded  # type: ignore[attr-defined]
+        kernels = "compiled kernels" if loaded.step_kernels is not None else "torch's operations"
+        return f"{type(loaded.body).__name__}, {kernels}, {loaded.device}"
+
+    @property
+    def build_s(self) -> float:
+        """Seconds of `start_s` in which kernels were compiled, once for this machine."""
+        kernels = self.engine.runner.loaded.kernels  # type: ignore[attr-defined]
+        return 0.0 if kernels is None else kernels.build_s
+
     def serve(self, prompts: Sequence[TokenIds], num_outputs: int) -> Served:
         """All prompts at once, greedy, exactly num_outputs tokens each, an end-of-text token being one like any other."""
         engine = self.engine
@@ -77,13 +92,13 @@ def _version() -> str:
         return "unknown"  # run from a checkout that is not installed
 
 
-def model_folder(model: str, cache_dir: str | None = None) -> str:
+def model_folder(model: str, cache_dir: str | None = None, on_load: LoadProgress | None = None) -> str:
     """The folder from which a peer loads the same model. Raises ConfigError for one that has no files."""
     from engine.model.model_cache import converted_folder
     from engine.model.model_source import find_model
 
     source = find_model(model)
-    folder = source.folder if source.gguf_path is None else converted_folder(source.gguf_path, cache_dir)
+    folder = source.folder if source.gguf_path is None else converted_folder(source.gguf_path, cache_dir, on_load)
     if folder is None:
         raise ConfigError("model", model, "a model with files beside a peer: smollm2, a folder or a hub id")
     return str(folder)
@@ -97,7 +112,8 @@ def settings_of(config: EngineConfig, own: OwnEngine, num_threads: int, folder: 
         dtype=str(engine.runner.loaded.dtype).removeprefix("torch."),  # type: ignore[attr-defined]
         num_threads=num_threads,
         block_size=config.block_size,
-        num_blocks=engine.manager.pool.num_usable + 1,
+        # Of the same number of tokens: our blocks may be pages of another size.
+        num_blocks=-(-engine.manager.pool.num_usable * engine.config.unit_size // config.block_size) + 1,
         max_model_len=engine.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,

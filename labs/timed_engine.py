@@ -27,7 +27,7 @@ class EngineSettings:
     max_num_seqs: int  # requests in one step
     max_num_batched_tokens: int  # tokens of one step
     enable_prefix_caching: bool = True
-    compile: bool = False  # vLLM: torch.compile as it does by default; else eager. Ours: native kernels
+    compile: bool = False  # vLLM: torch.compile, as it does when nothing is said; false: eager
 
 
 @dataclass(frozen=True)

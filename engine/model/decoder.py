@@ -105,7 +105,7 @@ class Decoder:
         return rms_norm(hidden, self.norm.shape, self.norm, self.eps)
 
     def _tiles(self, num_rows: int) -> list[slice]:
-        step = self._tile_rows or num_rows
+        step = self._tile_rows or max(1, num_rows)
         return [slice(first, min(first + step, num_rows)) for first in range(0, num_rows, step)]
 
     def _rotation(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,14 +12,13 @@ float32 and rounding the result once is the same product.
 
 from __future__ import annotations
 
-import os
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from engine.model.machine import multiplies_bf16_fast
+from engine.model.machine import memory_limit_bytes, multiplies_bf16_fast
 
 # Rows that the packed layout is chosen for; it serves any number.
 TYPICAL_ROWS = 256
@@ -104,8 +103,7 @@ def linear_kind(dtype: torch.dtype, device: torch.device, num_weights: int = 0) 
         return PlainLinear
     if multiplies_bf16_fast(device):
         return PackedLinear if torch.ops.mkldnn._is_mkldnn_bf16_supported() else PlainLinear
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    return WidenedLinear if 6 * num_weights <= WIDENED_MEMORY_SHARE * memory_bytes else PlainLinear
+    return WidenedLinear if 6 * num_weights <= WIDENED_MEMORY_SHARE * memory_limit_bytes() else PlainLinear
 
 
 def _has_onednn() -> bool:

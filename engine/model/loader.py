@@ -6,11 +6,12 @@ config alone (model_support), load the weights straight into the dtype and devic
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -18,7 +19,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError, ModelNotFound, ModelNotSupported
 from engine.model.attention import register_attention
 from engine.model.decoder import Decoder, has_decoder
-from engine.model.linear import linear_kind
+from engine.model.linear import PackedLinear, linear_kind
 from engine.model.logits_head import LogitsHead
 from engine.model.machine import resolve_device, resolve_dtype
 from engine.model.model_body import ModelBody, TransformersBody
@@ -30,6 +31,8 @@ from engine.model.model_support import causal_class, check_config, check_forward
 from engine.model.quiet import quiet_transformers
 from engine.model.tokenizer import ByteTokenizer, TextTokenizer, Tokenizer
 
+
+logger = logging.getLogger(__name__)
 
 UNLIMITED = 2**31  # tokens; longer than any window
 
@@ -53,17 +56,34 @@ class LoadedModel:
 
     @cached_property
     def body(self) -> ModelBody:
-        """What computes hidden states: our own decoder for the models it knows, made when first asked for."""
-        if has_decoder(self.model):
-            if self.kernels is None:
-                decoder: Decoder = Decoder(self.model, self._linear_kind)
-            else:
-                decoder = NativeDecoder(self.model, self._linear_kind, self.kernels)
-            shape = (self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim, self.device)
-            if computes_alike(self.model, decoder, *shape, kernels=self.kernels):
-                return decoder
-        # The kernels are made for the decoder's rows; its attention alone takes those of any body.
+        """What computes hidden states, made when first asked for: our own decoder for the models it knows, with kernels
+        where there are any, if it gives the logits of the model's own layers; else those layers."""
+        shape = (self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim, self.device)
+        for make in self._decoders():
+            try:
+                decoder = make()
+                kernels = self.kernels if isinstance(decoder, NativeDecoder) else None
+                if computes_alike(self.model, decoder, *shape, kernels=kernels):
+                    return decoder
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # layers of another make: transformers' own run them
+                logger.debug("not computed by our own decoder: %s", _first_line(error))
+        logger.info("model type %s runs through transformers' layers", self.model.config.model_type)
         return TransformersBody(self.model)
+
+    @property
+    def step_kernels(self) -> NativeKernels | None:
+        """The kernels that steps are planned with: those of `body`, if it uses any."""
+        return self.kernels if isinstance(self.body, NativeDecoder) else None
+
+    def _decoders(self) -> list[Callable[[], Decoder]]:
+        kernels, found = self.kernels, []
+        if kernels is not None:
+            found.append(lambda: NativeDecoder(self.model, self._linear_kind, kernels))
+        if has_decoder(self.model):
+            found.append(lambda: Decoder(self.model, self._linear_kind))
+        return found
 
     @cached_property
     def head(self) -> LogitsHead:
@@ -75,6 +95,9 @@ class LoadedModel:
             for parameter in self.model.base_model.layers.parameters():
                 if parameter.dim() > 1:
                     parameter.data = parameter.data.new_empty(0)
+        head, embedding = self.model.get_output_embeddings().weight, self.model.get_input_embeddings().weight
+        if isinstance(self.head.projection, PackedLinear) and head is not embedding:
+            head.data = head.data.new_empty(0)
 
     @cached_property
     def _linear_kind(self) -> Any:
@@ -122,7 +145,7 @@ def load_model(
         )
         _check_forward(model, shape, device)
         kernels = _kernels(config, model, dtype, device, cache_dir, progress)
-    return LoadedModel(
+    loaded = LoadedModel(
         model=model,
         tokenizer=tokenizer,
         dtype=dtype,
@@ -133,6 +156,9 @@ def load_model(
         kernels=kernels,
         **shape,
     )
+    if config.compile and loaded.step_kernels is None:
+        raise ConfigError("compile", True, "false: with compiled kernels this model gives other logits")
+    return loaded
 
 
 def _read_config(folder: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -43,6 +44,18 @@ def multiplies_bf16_fast(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return bool(FAST_BF16_FLAGS & cpu_flags())
+
+
+def memory_limit_bytes(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Bytes this process may use: the machine's, or the container's where that is less; 0 where nobody says."""
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
+    try:
+        return min(physical, int(limit.read_text()))
+    except (OSError, ValueError):  # no such file, or "max"
+        return physical
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

@@ -93,7 +93,7 @@ class ModelRunner:
             return replayed
         model, make = self.loaded, self._attention.step_class
         # Our CPU kernels are SdpaAttention's alone.
-        kernels = {"kernels": model.kernels} if make is SdpaAttention else {}
+        kernels = {"kernels": model.step_kernels} if make is SdpaAttention else {}
         attention = make(self._kv, step.write_slots, step.spans, model.num_heads, model.num_kv_heads, **kernels)
         return self._body(step.input_ids, step.positions, attention, None if step.prompt_rows else step.sample_rows)
 

@@ -141,7 +141,7 @@ def check_forward(
     expected = model(input_ids=ids[None], use_cache=False).logits[0].float()
     model.set_attn_implementation(ATTENTION_NAME)
     got = _paged_logits(model, TransformersBody(model), num_layers, num_heads, num_kv_heads, head_dim, device)
-    error = _relative_error(got, torch.cat((expected, expected[:2])))
+    error = _relative_error(got, torch.cat((expected, expected[:2], expected[2:3])))
     if not error <= TOLERANCE[model.dtype]:
         raise ModelNotSupported(
             f"model type {model.config.model_type!r}: its logits over the paged cache differ from its own "
@@ -186,15 +186,15 @@ def _paged_logits(
     device: torch.device,
     kernels: NativeKernels | None = None,
 ) -> torch.Tensor:
-    """Logits of positions 0 to 4, and of 0 and 1 again as another request's; [7, vocab_size] float32."""
+    """Logits of positions 0 to 4, of 0 and 1 as another request's, and of its 2, alone; [8, vocab_size] float32."""
     ids = _check_ids(model, device)
     kv = KVTensors(num_layers, 9, 1, num_kv_heads, head_dim, model.dtype, device)
     head = LogitsHead(model)
 
-    def run(rows: list[int], slots: list[int], spans: list[TokenSpan]) -> torch.Tensor:
+    def run(rows: list[int], slots: list[int], spans: list[TokenSpan], read: list[int] | None = None) -> torch.Tensor:
         positions = torch.tensor(rows, device=device)
         step = SdpaAttention(kv, np.array(slots), spans, num_heads, num_kv_heads, kernels)
-        hidden = body(ids[positions], positions, step)
+        hidden = body(ids[positions], positions, step, None if read is None else torch.tensor(read, device=device))
         if sorted(step.layers_seen) != list(range(num_layers)):
             raise ModelNotSupported(
                 f"one forward called the attention interface {len(step.layers_seen)} times, "
@@ -209,4 +209,11 @@ def _paged_logits(
         [1, 8, 5, 3],
         [TokenSpan(0, 2, 3, np.array([4, 2, 6, 1, 8])), TokenSpan(2, 2, 0, np.array([5, 3]))],
     )
-    return torch.cat((first, then))
+    # Single tokens behind both, as they decode; only the second is read.
+    last = run(
+        [4, 2],
+        [8, 7],
+        [TokenSpan(0, 1, 4, np.array([4, 2, 6, 1, 8])), TokenSpan(1, 1, 2, np.array([5, 3, 7]))],
+        [1],
+    )
+    return torch.cat((first, then, last))

@@ -48,7 +48,10 @@ class NativeKernels:
         path, was_there = _library(cache_dir, progress)
         self.dtype = dtype
         self.build_s = 0.0 if was_there else time.perf_counter() - begin_s
-        library = ctypes.CDLL(str(path))
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:  # a folder from which nothing may be run, for example
+            raise ConfigError("compile", True, f"false: the compiled kernels cannot be loaded ({error})") from error
         kinds = [product for product in (torch.float32, dtype) if (product, dtype) != (torch.bfloat16, torch.float32)]
         self._norm = {kind: _function(library, f"add_rms_norm_{_pair(kind, dtype)}", 4, 2, 1) for kind in kinds}
         self._silu = {kind: _function(library, f"silu_mul_{_pair(kind, dtype)}", 2, 2, 0) for kind in kinds}
@@ -148,6 +151,8 @@ def _compile(compiler: str, openmp: Path | None, folder: Path) -> None:
     ):
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
+        except OSError as error:
+            raise ConfigError("compile", True, f"false: {compiler} cannot be run ({error.strerror})") from None
         except subprocess.TimeoutExpired:
             raise ConfigError("compile", True, f"false: {compiler} did not finish within {COMPILE_TIMEOUT_S:.0f} s") from None
         if done.returncode:

@@ -43,7 +43,7 @@ def bench_cache(
     no_save: Annotated[bool, typer.Option("--no-save", help="Keep no record.")] = False,
 ) -> int:
     """Time the caches' bookkeeping: name, look up, allocate and free, without a model."""
-    from labcli.bench_run import CacheBenchRun
+    from labcli.cache_bench_run import CacheBenchRun
     from labcli.fault import UsageFault
     from labcli.results_store import ResultsStore
     from labs.cache_cost import Config
@@ -123,6 +123,9 @@ def bench_prefix_caching(
         enable_prefix_caching=enable_prefix_caching,
     ).replace(**_assigned(set_ or ()))  # fmt: skip
     peers = _peers(against or (), vllm_python)
+    if peers:
+        engine_config = engine_config.replace(device=_cpu_beside_peers(device))
+        _check_shared_fields(_assigned(set_ or ()))
 
     from labcli.prefix_bench_run import PrefixBenchRun
     from labcli.results_store import ResultsStore
@@ -158,7 +161,7 @@ def bench_engine(
     cached_tokens: Annotated[int, typer.Option(help="Of them in the cache for the warm one.")] = 1_984,
     trials: Annotated[int, typer.Option(help="How often everything is done.")] = 5,
     num_threads: Annotated[int, typer.Option(help="Of each engine.")] = 2,
-    memory_requests: Annotated[int, typer.Option(help="Requests to watch the memory over; 0: none.")] = 0,
+    memory_requests: Annotated[int, typer.Option(help="Requests to watch the memory over, in rounds of 50; 0: none.")] = 0,
     against: Annotated[Optional[list[str]], typer.Option(metavar="PEER", help="vllm: in turns with ours.")] = None,
     vllm_python: Annotated[Optional[str], typer.Option(metavar="PATH", help="A Python that has vLLM. [default: this one]")] = None,
     seed: Annotated[int, typer.Option(help="Decides the prompts.")] = 0,
@@ -183,10 +186,11 @@ def bench_engine(
     )
     peers = _peers(against or (), vllm_python)
     if set(peers) - {"vllm"}:
-        raise UsageFault(f"--against is {peers[0]!r}", "vllm; transformers with labcli bench prefix-caching")
+        wrong = next(name for name in peers if name != "vllm")
+        raise UsageFault(f"--against is {wrong!r}", "vllm; transformers with labcli bench prefix-caching")
     _check_positive("--num-threads", num_threads)
-    if memory_requests < 0:
-        raise UsageFault(f"--memory-requests is {memory_requests}", "a whole number from 0")
+    if memory_requests < 0 or 0 < memory_requests < 100:
+        raise UsageFault(f"--memory-requests is {memory_requests}", "0, or a whole number from 100")
 
     from labcli.engine_bench_run import EngineBenchRun
     from labcli.results_store import ResultsStore
@@ -217,6 +221,25 @@ def _peers(against: Sequence[str], vllm_python: str | None) -> tuple[str, ...]:
     if vllm_python is not None and "vllm" not in against:
         raise UsageFault("--vllm-python means nothing without --against vllm", "--against vllm --vllm-python PATH")
     return tuple(dict.fromkeys(against))
+
+
+def _cpu_beside_peers(device: str) -> str:
+    """Peers are timed where all of them run."""
+    from labcli.fault import UsageFault
+
+    if device not in ("auto", "cpu"):
+        raise UsageFault(f"--device is {device!r} with --against", "--device cpu: engines are compared on the processor")
+    return "cpu"
+
+
+def _check_shared_fields(assigned: dict[str, Any]) -> None:
+    """A field that only ours would follow must not stand behind a ratio."""
+    from labcli.fault import UsageFault
+
+    shared = {"max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks", "block_size", "prefix_cache", "page_size"}
+    for name in assigned:
+        if name not in shared:
+            raise UsageFault(f"--set {name} with --against would be followed by our engine alone", ", ".join(sorted(shared)))
 
 
 def _assigned(assignments: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from labcli.bench_run import FinishedCacheBench
+from labcli.cache_bench_run import FinishedCacheBench
 from labcli.render.plain_table import plain_table
 from labcli.render.quantity import format_seconds
 

@@ -18,9 +18,13 @@ def print_engine_result(finished: FinishedEngineBench, console: Console | None =
     console = console or Console(highlight=False)
     bench, config, settings = finished.bench, finished.bench.config, finished.settings
     ours, *peers = bench.engines
+    beside = f"; vLLM {'with torch.compile' if settings['compile'] else 'eager'}" if peers else ""
     console.print(
-        f"{finished.engine_config.model}, {settings['dtype']}, {settings['num_threads']} threads, blocks of "
-        f"{settings['block_size']}, {'compiled' if settings['compile'] else 'default start'}; {config.trials} trials in turns"
+        Text(
+            f"{finished.engine_config.model}, {settings['dtype']}, {settings['num_threads']} threads, blocks of "
+            f"{settings['block_size']}, {config.trials} trials in turns; ours: {finished.computes_with}{beside}"
+        ),
+        soft_wrap=True,
     )
     console.print(
         f"cold: {config.prompt_tokens:,} tokens · warm: {config.cached_tokens:,} of them cached · repeat: {config.repeat_count} × "
@@ -46,14 +50,16 @@ def print_engine_result(finished: FinishedEngineBench, console: Console | None =
             console.print(f"{workload}: {ratio.value:.2f} times as fast as {peer.name} [{ratio.low:.2f}–{ratio.high:.2f}]")
     console.print()
     starts = ", ".join(f"{engine.name} {engine.version} {engine.start_s:.1f} s" for engine in bench.engines)
-    console.print(f"ready after: {starts}", soft_wrap=True)
+    compiled = f" (of ours {finished.build_s:.1f} s compiling, once)" if finished.build_s else ""
+    console.print(f"ready after: {starts}{compiled}", soft_wrap=True)
     for peer in peers:
         same, total = bench.same_outputs(peer.name)
         console.print(f"output tokens: {same:,} of {total:,} requests equal to {peer.name}'s")
     if finished.prefill_memory is not None:
         console.print(
-            f"resident memory above the ready engine: {finished.prefill_memory.peak_bytes / 1e6:,.0f} MB at the highest of a "
-            f"prefill of {config.prompt_tokens:,} tokens"
+            f"resident memory above the ready engine (imports, weights, pool): {finished.prefill_memory.peak_bytes / 1e6:,.0f} MB "
+            f"at the highest of its first prefill of {config.prompt_tokens:,} tokens",
+            soft_wrap=True,
         )
     if finished.request_memory is not None:
         console.print(f"after {finished.num_memory_requests:,} more requests: {finished.request_memory.kept_bytes / 1e6:+,.1f} MB")

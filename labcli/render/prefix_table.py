@@ -33,9 +33,11 @@ def print_prefix_result(finished: FinishedPrefixBench, console: Console | None =
     assert first is not None
     console.print(f"cost time {first.seconds[0]}")
     console.print()
+    console.print(Text(f"{finished.engine_config.model}, {finished.dtype}, blocks of {finished.engine_config.unit_size}; {finished.computes_with}"), soft_wrap=True)
     console.print(
         f"{len(bench.requests):,} requests, {bench.num_prompt_tokens:,} prompt tokens, {config.output_len} outputs each; "
-        f"{len(first.served)} trials; cache before the first pass: {finished.cache_state}"
+        f"{len(first.served)} trials; cache before the first pass: {finished.cache_state}",
+        soft_wrap=True,
     )
     console.print()
     served = [times for times in bench.passes if times.served]
@@ -51,6 +53,7 @@ def print_prefix_result(finished: FinishedPrefixBench, console: Console | None =
         table.add_row(times.name, times.engine, f"{requests_s:,.1f}", f"{prompt_s:,.0f}", f"{output_s:,.0f}")
     console.print(table)
     console.print()
+    console.print("all requests are sent at once: a first token waits for those before it")
     table = plain_table("pass", "engine", "what", "count", *(f"p{percent}" for percent in PERCENTS), names=("pass", "engine", "what"))
     for times in served:
         for what, samples in (
@@ -72,7 +75,8 @@ def print_prefix_result(finished: FinishedPrefixBench, console: Console | None =
                 f"{times.name}: {ratio.value:.2f} times as fast as {times.engine} {_version(bench, times.engine)} "
                 f"[{ratio.low:.2f}–{ratio.high:.2f}]", soft_wrap=True,
             )  # fmt: skip
-    console.print(f"ready after: {', '.join(f'{one.name} {one.version} {one.start_s:.1f} s' for one in bench.engines)}")
+    compiled = f" (of it {finished.build_s:.1f} s compiling, once)" if finished.build_s else ""
+    console.print(f"ready after: {', '.join(f'{one.name} {one.version} {one.start_s:.1f} s' for one in bench.engines)}{compiled}")
     for peer in peers:
         differing = bench.differing_outputs(peer.name)
         if differing:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import labcli.bench_run
+import labcli.cache_bench_run
 from labs.cache_cost import CacheRun
 
 SMALL = ("bench", "cache", "--num-requests", "20", "--prompt-tokens", "100", "--shared-tokens", "50", "--small-pool-blocks", "10", "--trials", "2")
@@ -50,7 +50,7 @@ def test_it_tells_throughput_memory_and_lookups_and_keeps_a_record(labcli_comman
 
 
 def test_a_peers_hits_are_what_ours_must_be(labcli_command, monkeypatch, tmp_path):
-    monkeypatch.setattr(labcli.bench_run, "VllmCache", StubPeer)
+    monkeypatch.setattr(labcli.cache_bench_run, "VllmCache", StubPeer)
     result = labcli_command(*SMALL, "--against", "vllm")
     assert result.exit_code == 0
     assert "times as fast as vLLM 0.stub" in result.stdout and "the same hits" in result.stdout
@@ -79,14 +79,14 @@ def test_bad_usage_is_one_line(labcli_command, tmp_path, arguments, line):
 
 
 def test_an_interrupted_run_keeps_its_passes(labcli_command, monkeypatch, tmp_path):
-    original, calls = labcli.bench_run.CacheBench.run_trial, []
+    original, calls = labcli.cache_bench_run.CacheBench.run_trial, []
 
     def run_trial(self, on_run=None):
         if calls:
             raise KeyboardInterrupt
         calls.append(original(self, on_run))
 
-    monkeypatch.setattr(labcli.bench_run.CacheBench, "run_trial", run_trial)
+    monkeypatch.setattr(labcli.cache_bench_run.CacheBench, "run_trial", run_trial)
     result = labcli_command(*SMALL)
     assert result.exit_code == 130 and "what was measured is saved in results/bench-cache/" in result.stderr
     record = json.loads(next(tmp_path.glob("results/bench-cache/*.json")).read_text())
@@ -104,7 +104,7 @@ def test_a_peer_that_fails_half_way_loses_no_pass(labcli_command, monkeypatch, t
             raise PeerEnded("vLLM's process ended")
         return original(self, *arguments)
 
-    monkeypatch.setattr(labcli.bench_run, "VllmCache", StubPeer)
+    monkeypatch.setattr(labcli.cache_bench_run, "VllmCache", StubPeer)
     monkeypatch.setattr(StubPeer, "run", run)
     result = labcli_command(*SMALL, "--against", "vllm")
     assert result.exit_code == 1

@@ -46,7 +46,7 @@ def test_beside_a_peer_it_tells_ratios_and_equal_tokens(labcli_command, monkeypa
         return FakeTimedEngine("vLLM", 50.0, block_size=32)
 
     monkeypatch.setattr(labcli.engine_bench_run, "open_peer", open_peer)
-    monkeypatch.setattr(labcli.engine_bench_run, "model_folder", lambda model, cache_dir: "folder")
+    monkeypatch.setattr(labcli.engine_bench_run, "model_folder", lambda *_: "folder")
     result = labcli_command(*SMALL, "--against", "vllm", "--vllm-python", "there", "--compile")
     assert result.exit_code == 0
     assert result.stdout.count("times as fast as vLLM [") == 4 and "equal to vLLM's" in result.stdout
@@ -59,7 +59,7 @@ def test_beside_a_peer_it_tells_ratios_and_equal_tokens(labcli_command, monkeypa
 
 def test_hits_that_break_the_law_end_with_exit_1(labcli_command, monkeypatch):
     monkeypatch.setattr(labcli.engine_bench_run, "open_peer", lambda *_: FakeTimedEngine("vLLM", block_size=5))
-    monkeypatch.setattr(labcli.engine_bench_run, "model_folder", lambda model, cache_dir: "folder")
+    monkeypatch.setattr(labcli.engine_bench_run, "model_folder", lambda *_: "folder")
     result = labcli_command(*SMALL, "--against", "vllm", "--no-save")
     assert result.exit_code == 1
     assert "labcli: vLLM, warm: 60 hits, the law says 64" in result.stderr

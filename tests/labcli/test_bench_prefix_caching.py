@@ -87,7 +87,7 @@ def test_a_peer_is_timed_in_turns_and_its_tokens_compared(labcli_command, monkey
 
     reference = None
     monkeypatch.setattr(labcli.prefix_bench_run, "OwnEngine", open_own)
-    monkeypatch.setattr(labcli.prefix_bench_run, "model_folder", lambda model, cache_dir: "folder")
+    monkeypatch.setattr(labcli.prefix_bench_run, "model_folder", lambda *_: "folder")
     monkeypatch.setattr(labcli.prefix_bench_run, "open_peer", lambda name, settings, *_: Peer("vLLM", block_size=16))
     result = labcli_command(*SMALL, "--against", "vllm", "--no-save")
     assert result.exit_code == 0, result.stderr

@@ -8,6 +8,7 @@
 //
 // Rows are independent of each other and shared out among OpenMP's threads: those of torch, whose library is linked.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -91,7 +92,8 @@ static void silu_mul(const P* gate_up, P* gated, int64_t n, int64_t size) {
 #pragma omp simd
         for (int64_t i = 0; i < size; ++i) {
             float value = rounded<T>(load(gate[i]));
-            value = rounded<T>(value / (1.0f + std::exp(-value)));
+            // Bounded: an infinite divisor may become NaN, as -ffast-math divides by an estimate.
+            value = rounded<T>(value / (1.0f + std::exp(std::min(-value, 80.0f))));
             out[i] = store<P>(rounded<T>(value * rounded<T>(load(up[i]))));
         }
     }
@@ -126,16 +128,41 @@ static void rotate_store(const P* qkv, const T* cos, const T* sin, T* rotated, T
     }
 }
 
+// The loops of `attend` over one head's numbers: with a size that the compiler knows they become a few vector
+// instructions; kSize 0 stands for any other size.
+template <typename T, int kSize>
+static inline void widen(const T* __restrict from, float* __restrict to, int64_t dim) {
+    const int64_t size = kSize ? kSize : dim;
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) to[i] = load(from[i]);
+}
+
+template <int kSize>
+static inline float dot(const float* __restrict one, const float* __restrict other, int64_t dim) {
+    const int64_t size = kSize ? kSize : dim;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < size; ++i) sum += one[i] * other[i];
+    return sum;
+}
+
+template <int kSize>
+static inline void add_scaled(float* __restrict sums, float weight, const float* __restrict values, int64_t dim) {
+    const int64_t size = kSize ? kSize : dim;
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) sums[i] += weight * values[i];
+}
+
 // One token of each of `batch` requests: softmax(q k * scale) v over the request's slots, heads h reading K/V h / groups.
 // query [rows, ...] T, a row of `query_stride` numbers; slots [starts[batch]] in token order; out [batch, heads * dim] T
-template <typename T>
+template <typename T, int kSize>
 static void attend(const T* query, int64_t query_stride, const T* pool_keys, const T* pool_values, const int64_t* rows,
                    const int64_t* starts, const int64_t* slots, T* out, int64_t batch, int64_t heads, int64_t kv_heads,
                    int64_t dim, float scale) {
     const int64_t groups = heads / kv_heads, stride = kv_heads * dim;
 #pragma omp parallel
     {
-        std::vector<float> scores, sums(groups * dim), wide(groups * dim), key(dim);
+        std::vector<float> scores, sums(groups * dim), wide(groups * dim), one(dim);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < batch * kv_heads; ++task) {
             const int64_t request = task / kv_heads, kv_head = task % kv_heads;
@@ -145,38 +172,29 @@ static void attend(const T* query, int64_t query_stride, const T* pool_keys, con
             scores.resize(groups * length);
             for (int64_t i = 0; i < groups * dim; ++i) wide[i] = load(q[i]) * scale;
             for (int64_t token = 0; token < length; ++token) {
-                const T* k = pool_keys + own[token] * stride + kv_head * dim;
-                for (int64_t i = 0; i < dim; ++i) key[i] = load(k[i]);
-                for (int64_t group = 0; group < groups; ++group) {
-                    const float* head = wide.data() + group * dim;
-                    float dot = 0;
-#pragma omp simd reduction(+ : dot)
-                    for (int64_t i = 0; i < dim; ++i) dot += head[i] * key[i];
-                    scores[group * length + token] = dot;
-                }
+                widen<T, kSize>(pool_keys + own[token] * stride + kv_head * dim, one.data(), dim);
+                for (int64_t group = 0; group < groups; ++group)
+                    scores[group * length + token] = dot<kSize>(wide.data() + group * dim, one.data(), dim);
             }
             for (int64_t group = 0; group < groups; ++group) {
                 float* row = scores.data() + group * length;
                 float largest = row[0], sum = 0;
-                for (int64_t i = 1; i < length; ++i) largest = row[i] > largest ? row[i] : largest;
+#pragma omp simd reduction(max : largest)
+                for (int64_t i = 0; i < length; ++i) largest = row[i] > largest ? row[i] : largest;
 #pragma omp simd reduction(+ : sum)
                 for (int64_t i = 0; i < length; ++i) {
                     row[i] = std::exp(row[i] - largest);
                     sum += row[i];
                 }
                 const float inverse = 1.0f / sum;
+#pragma omp simd
                 for (int64_t i = 0; i < length; ++i) row[i] *= inverse;
             }
             std::fill(sums.begin(), sums.end(), 0.0f);
             for (int64_t token = 0; token < length; ++token) {
-                const T* v = pool_values + own[token] * stride + kv_head * dim;
-                for (int64_t i = 0; i < dim; ++i) key[i] = load(v[i]);
-                for (int64_t group = 0; group < groups; ++group) {
-                    const float weight = scores[group * length + token];
-                    float* head = sums.data() + group * dim;
-#pragma omp simd
-                    for (int64_t i = 0; i < dim; ++i) head[i] += weight * key[i];
-                }
+                widen<T, kSize>(pool_values + own[token] * stride + kv_head * dim, one.data(), dim);
+                for (int64_t group = 0; group < groups; ++group)
+                    add_scaled<kSize>(sums.data() + group * dim, scores[group * length + token], one.data(), dim);
             }
             T* result = out + (request * heads + kv_head * groups) * dim;
             for (int64_t i = 0; i < groups * dim; ++i) result[i] = store<T>(sums[i]);
@@ -207,8 +225,9 @@ FOR_TYPES(bf16_bf16, bf16, bf16)
     extern "C" void attend_##NAME(const void* query, int64_t query_stride, const void* keys, const void* values,        \
                                   const int64_t* rows, const int64_t* starts, const int64_t* slots, void* out,          \
                                   int64_t batch, int64_t heads, int64_t kv_heads, int64_t dim, float scale) {           \
-        attend((const T*)query, query_stride, (const T*)keys, (const T*)values, rows, starts, slots, (T*)out, batch,    \
-               heads, kv_heads, dim, scale);                                                                            \
+        auto run = dim == 64 ? attend<T, 64> : dim == 128 ? attend<T, 128> : attend<T, 0>;                              \
+        run((const T*)query, query_stride, (const T*)keys, (const T*)values, rows, starts, slots, (T*)out, batch,       \
+            heads, kv_heads, dim, scale);                                                                               \
     }
 
 ATTEND(float, float)

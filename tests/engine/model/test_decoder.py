@@ -89,10 +89,10 @@ def test_it_computes_what_the_layers_compute(monkeypatch, model_type, fields, ti
 
 
 @pytest.mark.parametrize("native", [False, True])
-@pytest.mark.parametrize("tile_rows", [512, 4])
+@pytest.mark.parametrize("tile_rows", [512, 4, None])
 @pytest.mark.parametrize("rows", [[12], [4, 11, 12], []])
 def test_rows_that_nobody_reads_change_nothing_for_the_others(monkeypatch, native, tile_rows, rows):
-    monkeypatch.setattr(decoder, "TILE_ROWS", tile_rows)
+    monkeypatch.setattr(decoder, "TILE_ROWS", tile_rows)  # None: as on a GPU, where nothing is cut
     model = random_model("llama")
     kernels = NativeKernels(torch.float32) if native else None
     body = NativeDecoder(model, PlainLinear, kernels) if kernels else Decoder(model, PlainLinear)
@@ -130,7 +130,7 @@ def test_the_configuration_chooses(compile, kind):
 def run_tiny(loaded):
     kv = KVTensors(loaded.num_layers, 9, 1, loaded.num_kv_heads, loaded.head_dim, loaded.dtype, CPU)
     slots = np.arange(1, 6)
-    attention = SdpaAttention(kv, slots, [TokenSpan(0, 5, 0, slots)], loaded.num_heads, loaded.num_kv_heads, loaded.kernels)
+    attention = SdpaAttention(kv, slots, [TokenSpan(0, 5, 0, slots)], loaded.num_heads, loaded.num_kv_heads, loaded.step_kernels)
     return loaded.body(torch.arange(5), torch.arange(5), attention)
 
 
@@ -145,4 +145,22 @@ def test_a_decoder_whose_logits_differ_is_not_used(monkeypatch):
     wrong = Decoder._finish
     monkeypatch.setattr(Decoder, "_finish", lambda self, layer, hidden, context: wrong(self, layer, hidden, 2 * context))
     loaded = load_model(EngineConfig(model="synthetic:tiny", device="cpu", dtype="float32", compile=False))
+    assert type(loaded.body) is TransformersBody
+
+
+def test_kernels_that_give_other_logits_while_decoding_are_not_used(monkeypatch):
+    attend = NativeKernels.attend
+    monkeypatch.setattr(NativeKernels, "attend", lambda self, *tensors: attend(self, *tensors[:-1], 5 * tensors[-1]))
+    loaded = load_model(EngineConfig(model="synthetic:tiny", device="cpu", dtype="float32"))
+    assert type(loaded.body) is Decoder and loaded.step_kernels is None
+    with pytest.raises(ConfigError, match="compile is True; accepted: false: with compiled kernels this model gives other logits"):
+        load_model(EngineConfig(model="synthetic:tiny", device="cpu", dtype="float32", compile=True))
+
+
+def test_layers_that_cannot_be_read_are_left_to_transformers(monkeypatch):
+    def broken(self, *arguments):
+        raise AttributeError("no such layer")
+
+    monkeypatch.setattr(Decoder, "__init__", broken)
+    loaded = load_model(EngineConfig(model="synthetic:tiny", device="cpu", dtype="float32"))
     assert type(loaded.body) is TransformersBody

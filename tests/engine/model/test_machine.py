@@ -58,3 +58,11 @@ def test_the_flags_are_read_from_the_first_processor(tmp_path):
 def test_gpus_multiply_bfloat16_from_capability_8(monkeypatch, capability, fast):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert multiplies_bf16_fast(torch.device("cuda", 0)) is fast
+
+
+@pytest.mark.parametrize("text, limited", [("4096\n", True), ("max\n", False), (None, False)])
+def test_the_memory_is_the_containers_where_that_is_less(tmp_path, text, limited):
+    if text is not None:
+        (tmp_path / "memory.max").write_text(text)
+    found = machine.memory_limit_bytes(tmp_path / "memory.max")
+    assert found == 4096 if limited else found > 2**28

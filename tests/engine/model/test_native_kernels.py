@@ -55,6 +55,14 @@ def test_gated_silu(kernels, product, kept, rows):
 
 
 @PAIRS
+def test_gates_far_below_zero_are_zero_and_not_nan(kernels, product, kept):
+    gate_up = torch.full((3, 64), -200.0, dtype=product)
+    gated = torch.full((3, 32), 7.0, dtype=product)
+    kernels[kept].silu_mul(gate_up, gated)
+    torch.testing.assert_close(gated, torch.zeros_like(gated), rtol=0, atol=1e-20)
+
+
+@PAIRS
 @pytest.mark.parametrize("heads, kv_heads, dim", [(9, 3, 64), (4, 2, 16), (2, 2, 6)])
 def test_rotation_and_storing(kernels, product, kept, heads, kv_heads, dim):
     rows, width = 13, (heads + 2 * kv_heads) * dim
@@ -138,6 +146,15 @@ def test_a_compiler_that_fails_is_named_with_its_first_error(tmp_path, monkeypat
     with pytest.raises(ConfigError, match="error"):
         NativeKernels(F32, tmp_path)
     assert not list((tmp_path / "native").glob("*")), "something was left behind"
+
+
+def test_a_library_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
+    def refuse(path):
+        raise OSError("failed to map segment from shared object")
+
+    monkeypatch.setattr(native_kernels.ctypes, "CDLL", refuse)
+    with pytest.raises(ConfigError, match="compile is True; accepted: false: the compiled kernels cannot be loaded .failed to map"):
+        NativeKernels(F32, tmp_path)
 
 
 def test_half_precision_without_kernels_is_refused(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import engine.kvcache.block_pool
 import engine.kvcache.kv_cache_manager
@@ -12,12 +13,10 @@ import engine.kvcache.prefix_cache
 import engine.kvcache.radix_tree
 import labs.cache_bench
 import labs.cache_cost
-from labcli.environment import read_environment
-from labcli.fault import Interrupted
+from labcli.bench_record import BenchRecorder
 from labcli.progress_bar import ProgressBar
 from labcli.record import ResultRecord, json_ready
 from labcli.results_store import ResultsStore
-from labcli.run_identity import new_run_id, source_hashes, utc_now
 from labs.cache_bench import CacheBench, LookupCost
 from labs.cache_cost import Config
 from labs.peers.vllm_cache import VllmCache
@@ -57,7 +56,6 @@ class CacheBenchRun:
 
     def execute(self) -> FinishedCacheBench:
         """Run, and save the record. Raises PeerError, and Interrupted after Ctrl-C; what was measured is saved first."""
-        started_at = utc_now()
         with ProgressBar() as bar, ExitStack() as stack:
             peer = None
             if self.against_vllm:
@@ -67,44 +65,23 @@ class CacheBenchRun:
             if self.store is not None:
                 self.store.check_writable("bench-cache")
             finished = FinishedCacheBench(CacheBench(self.config, peer))
-            try:
+            recorder = BenchRecorder(
+                "bench-cache", "What does a prefix cache's bookkeeping cost?", self.store, _SOURCES,
+                lambda: _measurements(finished), self._conditions,
+            )  # fmt: skip
+            with recorder.keeping_what_was_measured(finished):
                 bar.expect(self.config.trials * len(finished.bench.costs))
                 for _ in range(self.config.trials):
                     finished.bench.run_trial(lambda label: bar.advance(label, 1))
                 finished.memory = finished.bench.measure_memory()
                 finished.lookups = finished.bench.measure_lookups()
-            except KeyboardInterrupt:
-                self._keep(finished, started_at, "interrupted")
-                where = f"saved in {finished.path}" if finished.path else "not saved"
-                raise Interrupted(f"interrupted; what was measured is {where}") from None
-            except Exception as error:
-                if any(cost.seconds for cost in finished.bench.costs):
-                    self._keep(finished, started_at, "failed", type(error).__name__)
-                    error.add_note(f"what was measured before that is {f'saved in {finished.path}' if finished.path else 'not saved'}")
-                raise
-        self._keep(finished, started_at, "ok")
         return finished
 
-    def _keep(self, finished: FinishedCacheBench, started_at: str, status: str, error: str | None = None) -> None:
-        measurements = _measurements(finished)
-        if status == "ok" and any(one.agrees is False for one in measurements):
-            status = "disagrees"
-        finished.record = ResultRecord(
-            run_id=new_run_id(),
-            started_at=started_at,
-            finished_at=utc_now(),
-            environment=read_environment(),
-            lab={"number": None, "name": "bench-cache", "question": "What does a prefix cache's bookkeeping cost?"},
-            sources=source_hashes({f"{module.__name__.replace('.', '/')}.py": module.__file__ or "" for module in _SOURCES}),
-            lab_config=json_ready(self.config) | {"against": "vllm" if self.against_vllm else None},
-            target={"kind": "none"},
-            status=status,
-            error=error,
-            measurements=tuple(measurements),
-            findings=tuple(finished.notes),
-        )
-        if self.store is not None:
-            finished.path = self.store.save(finished.record)
+    def _conditions(self) -> dict[str, Any]:
+        return {
+            "lab_config": json_ready(self.config) | {"against": "vllm" if self.against_vllm else None},
+            "target": {"kind": "none"},
+        }
 
 
 def _measurements(finished: FinishedCacheBench) -> list[Measurement]:
