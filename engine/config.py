@@ -16,6 +16,7 @@ PREFIX_CACHES = ("hash", "radix")
 POLICIES = ("fcfs", "priority", "lpm", "dfs-weight")
 PUBLISH_RULES = ("auto", "allocation", "step")
 RADIX_EVICTION_POLICIES = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
+ATTENTION_BACKENDS = ("auto", "sdpa", "flashinfer", "triton")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 # Holds ten unrelated 2,200-token requests with room to spare: no lab that is not about eviction evicts.
@@ -37,6 +38,8 @@ class EngineConfig:
     device: str = "auto"  # "cuda" if there is one, else "cpu"
     seed: int = 0
     compile: bool | None = None  # kernels compiled for this processor; None: where there is a C++ compiler
+
+    attention_backend: str = "auto"  # auto: the fastest that runs on the device; see model/attention_backend.py
 
     block_size: int = 16  # tokens per block of the hash cache
     page_size: int = 1  # tokens per page of the radix cache; takes block_size's place there
@@ -83,6 +86,7 @@ class EngineConfig:
         for name in _BOOLEANS:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(name, getattr(self, name), "true or false")
+        _check_choice("attention_backend", self.attention_backend, ATTENTION_BACKENDS)
         _check_choice("policy", self.policy, POLICIES)
         if self.compile not in (None, True, False) or isinstance(self.compile, int) and not isinstance(self.compile, bool):
             raise ConfigError("compile", self.compile, "true, false or none")

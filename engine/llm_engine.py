@@ -41,6 +41,7 @@ class _Record:
     """What the engine keeps beside a request while it is unfinished."""
 
     request: Request
+    prompt_token_ids: list[int]  # copied once: every output carries them
     logprobs: list[TokenLogprobs] | None
     prompt_logprobs: dict[int, TokenLogprobs]
 
@@ -136,7 +137,9 @@ class LLMEngine:
             raise RequestRefused(f"request id {request.request_id!r} is in use; accepted: an id of no unfinished request")
         self._limits.check(request)
         wants_logprobs = request.sampling_params.logprobs is not None
-        self._records[request.request_id] = _Record(request, [] if wants_logprobs else None, {})
+        self._records[request.request_id] = _Record(
+            request, request.prompt_token_ids, [] if wants_logprobs else None, {}
+        )
         self.scheduler.add_request(request)
         return request.request_id
 
@@ -288,7 +291,7 @@ class LLMEngine:
             prompt_logprobs = [record.prompt_logprobs.get(position) for position in range(request.num_prompt_tokens)]
         return RequestOutput(
             request_id=request.request_id,
-            prompt_token_ids=request.prompt_token_ids,
+            prompt_token_ids=record.prompt_token_ids,
             output_token_ids=request.output_token_ids,
             new_token_ids=new_token_ids,
             text=text,

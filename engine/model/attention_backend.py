@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from engine.config import ATTENTION_BACKENDS
 from engine.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
-BACKENDS = ("auto", "sdpa", "flashinfer", "triton")
 FLASHINFER_HEAD_DIMS = (64, 128, 256)
 TRITON_MAX_HEAD_DIM = 256
 # Largest difference of outputs of size 1 in the trial; float32 must not have been computed in tf32.
@@ -50,9 +50,8 @@ def choose(
 
     Raises ConfigError for another name, and for a backend that cannot be had here.
     """
-    accepted = ", ".join(BACKENDS)
-    if name not in BACKENDS:
-        raise ConfigError("attention_backend", name, accepted)
+    if name not in ATTENTION_BACKENDS:
+        raise ConfigError("attention_backend", name, ", ".join(ATTENTION_BACKENDS))
     if name == "sdpa" or (name == "auto" and device.type == "cpu"):
         return _choice("sdpa", "asked for by name" if name == "sdpa" else "on a CPU")
     shape = (device, dtype, head_dim, num_heads, num_kv_heads)

@@ -41,7 +41,7 @@ class ModelRunner:
         self._kv: KVTensors | None = None
         self._copier = InputCopier(loaded.device)
         self._attention: AttentionChoice = choose(
-            loaded.device, loaded.dtype, loaded.head_dim, loaded.num_heads, loaded.num_kv_heads
+            loaded.device, loaded.dtype, loaded.head_dim, loaded.num_heads, loaded.num_kv_heads, config.attention_backend
         )
         self._graphs: DecodeGraphs | None = None
         self._max_num_seqs = config.max_num_seqs
