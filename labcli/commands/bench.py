@@ -88,7 +88,9 @@ def bench_prefix_caching(
     model: Annotated[str, typer.Option(help="smollm2, synthetic:<shape>, a folder or a hub id.")] = "smollm2",
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    block_size: Annotated[int, typer.Option(help="Tokens in a block; vLLM on a CPU takes multiples of 32.")] = 32,
+    block_size: Annotated[
+        Optional[int], typer.Option(help="Tokens in a block. [default: 16; with --against vllm 32, as it takes multiples of 32 on a CPU]")
+    ] = None,
     set_: Annotated[
         Optional[list[str]], typer.Option("--set", metavar="FIELD=VALUE", help="Any other field of the engine; repeatable.")
     ] = None,
@@ -119,7 +121,8 @@ def bench_prefix_caching(
     )
     _check_file(dataset_path)
     engine_config = EngineConfig(
-        model=model, dtype=dtype, device=device, seed=seed, block_size=block_size, compile=compile_,
+        model=model, dtype=dtype, device=device, seed=seed, compile=compile_,
+        block_size=(32 if "vllm" in (against or ()) else 16) if block_size is None else block_size,
         enable_prefix_caching=enable_prefix_caching,
     ).replace(**_assigned(set_ or ()))  # fmt: skip
     peers = _peers(against or (), vllm_python)

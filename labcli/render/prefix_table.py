@@ -41,29 +41,29 @@ def print_prefix_result(finished: FinishedPrefixBench, console: Console | None =
     )
     console.print()
     served = [times for times in bench.passes if times.served]
-    table = plain_table("pass", "engine", "time", "hits", "of", names=("pass", "engine"))
+    table = plain_table("pass", "engine", "time", "hits", names=("pass", "engine"))
     for times in served:
         hits = f"{times.hits[0]:,} ({times.hits[0] / bench.num_prompt_tokens:.1%})" if times.hits else "not said"
-        table.add_row(times.name, times.engine, format_seconds(times.seconds), hits, f"{bench.num_prompt_tokens:,}")
+        table.add_row(_short(times.name), times.engine, format_seconds(times.seconds), hits)
     console.print(table)
     console.print()
     table = plain_table("pass", "engine", "requests/s", "prompt tokens/s", "outputs/s", names=("pass", "engine"))
     for times in served:
         requests_s, prompt_s, output_s = bench.rates(times)
-        table.add_row(times.name, times.engine, f"{requests_s:,.1f}", f"{prompt_s:,.0f}", f"{output_s:,.0f}")
+        table.add_row(_short(times.name), times.engine, f"{requests_s:,.1f}", f"{prompt_s:,.0f}", f"{output_s:,.0f}")
     console.print(table)
     console.print()
-    console.print("all requests are sent at once: a first token waits for those before it")
-    table = plain_table("pass", "engine", "what", "count", *(f"p{percent}" for percent in PERCENTS), names=("pass", "engine", "what"))
+    console.print("all requests are sent at once: a first token (TTFT) waits for those before it")
+    table = plain_table("pass", "engine", "what", *(f"p{percent}" for percent in PERCENTS), names=("pass", "engine", "what"))
     for times in served:
         for what, samples in (
-            ("first token, cold", times.ttfts_s(False)),
-            ("first token, warm", times.ttfts_s(True)),
-            ("token to token", times.token_gaps_s),
+            ("cold TTFT", times.ttfts_s(False)),
+            ("warm TTFT", times.ttfts_s(True)),
+            ("token gap", times.token_gaps_s),
         ):
             if samples:
                 cuts = percentiles(samples, PERCENTS)
-                table.add_row(times.name, times.engine, what, f"{len(samples):,}", *(format_seconds([cuts[one]]) for one in PERCENTS))
+                table.add_row(_short(times.name), times.engine, what, *(format_seconds([cuts[one]]) for one in PERCENTS))
     console.print(table)
     console.print()
     for name, prediction in finished.predicted.items():
@@ -76,7 +76,7 @@ def print_prefix_result(finished: FinishedPrefixBench, console: Console | None =
                 f"[{ratio.low:.2f}–{ratio.high:.2f}]", soft_wrap=True,
             )  # fmt: skip
     compiled = f" (of it {finished.build_s:.1f} s compiling, once)" if finished.build_s else ""
-    console.print(f"ready after: {', '.join(f'{one.name} {one.version} {one.start_s:.1f} s' for one in bench.engines)}{compiled}")
+    console.print(f"ready after: {', '.join(f'{one.name} {one.version} {one.start_s:.1f} s' for one in bench.engines)}{compiled}", soft_wrap=True)
     for peer in peers:
         differing = bench.differing_outputs(peer.name)
         if differing:
@@ -94,6 +94,10 @@ def print_prefix_result(finished: FinishedPrefixBench, console: Console | None =
     if finished.path is not None:
         console.print()
         console.print(Text(f"record: {finished.path}"), soft_wrap=True)
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(" pass")
 
 
 def _version(bench: PrefixBench, name: str) -> str:
