@@ -36,7 +36,7 @@ def print_prefix_result(finished: FinishedPrefixBench, console: Console | None =
     console.print(Text(f"{finished.engine_config.model}, {finished.dtype}, blocks of {finished.engine_config.unit_size}; {finished.computes_with}"), soft_wrap=True)
     console.print(
         f"{len(bench.requests):,} requests, {bench.num_prompt_tokens:,} prompt tokens, {config.output_len} outputs each; "
-        f"{len(first.served)} trials; cache before the first pass: {finished.cache_state}",
+        f"{len(first.served)} trial{'' if len(first.served) == 1 else 's'}; cache before the first pass: {finished.cache_state}",
         soft_wrap=True,
     )
     console.print()
