@@ -88,7 +88,7 @@ class EngineConfig:
                 raise ConfigError(name, getattr(self, name), "true or false")
         _check_choice("attention_backend", self.attention_backend, ATTENTION_BACKENDS)
         _check_choice("policy", self.policy, POLICIES)
-        if self.compile not in (None, True, False) or isinstance(self.compile, int) and not isinstance(self.compile, bool):
+        if self.compile is not None and not isinstance(self.compile, bool):
             raise ConfigError("compile", self.compile, "true, false or none")
         if isinstance(self.watermark, bool) or not isinstance(self.watermark, (int, float)) or not 0 <= self.watermark < 1:
             raise ConfigError("watermark", self.watermark, "a number from 0 up to, not including, 1")

@@ -72,11 +72,6 @@ class PrefixBench:
         self._num_trials = 0
 
     @property
-    def num_runs(self) -> int:
-        """Steps of the progress of one trial."""
-        return len(self.engines)
-
-    @property
     def num_prompt_tokens(self) -> int:
         return sum(len(request.token_ids) for request in self.requests)
 

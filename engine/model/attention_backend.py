@@ -66,13 +66,6 @@ def choose(
     return _choice("sdpa", "; ".join(refusals))
 
 
-def choose_attention(
-    device: torch.device, dtype: torch.dtype, head_dim: int, num_heads: int, num_kv_heads: int, name: str = "auto"
-) -> Any:
-    """The class alone; see `choose`."""
-    return choose(device, dtype, head_dim, num_heads, num_kv_heads, name).step_class
-
-
 def describe(
     device: torch.device, dtype: torch.dtype, head_dim: int, num_heads: int, num_kv_heads: int, name: str = "auto"
 ) -> str:

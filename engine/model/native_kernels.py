@@ -46,7 +46,6 @@ class NativeKernels:
             raise ConfigError("compile", True, "false, or true with dtype float32 or bfloat16")
         begin_s = time.perf_counter()
         path, was_there = _library(cache_dir, progress)
-        self.dtype = dtype
         self.build_s = 0.0 if was_there else time.perf_counter() - begin_s
         try:
             library = ctypes.CDLL(str(path))

@@ -10,7 +10,7 @@ import torch
 from engine.errors import ConfigError
 from engine.model import attention_backend, flashinfer_attention
 from engine.model.attention import SdpaAttention
-from engine.model.attention_backend import choose, choose_attention, describe, refusal_of, trial_error
+from engine.model.attention_backend import choose, describe, refusal_of, trial_error
 from engine.model.flashinfer_attention import FlashInferAttention, FlashInferDecode, PageTable
 from engine.model.kv_tensors import KVTensors, slots_of
 from engine.model.model_input import TokenSpan
@@ -38,7 +38,7 @@ def installed(monkeypatch):
 
 
 def test_on_a_cpu_it_is_sdpa():
-    assert choose_attention(CPU, *LLAMA) is SdpaAttention
+    assert choose(CPU, *LLAMA).step_class is SdpaAttention
     assert describe(CPU, *LLAMA) == "sdpa: on a CPU"
     assert describe(CPU, *LLAMA, name="sdpa") == "sdpa: asked for by name"
 
