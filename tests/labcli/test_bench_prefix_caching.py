@@ -11,7 +11,7 @@ from tests.labs.fake_timed_engine import FakeTimedEngine
 
 SMALL = (
     "bench", "prefix-caching", "--model", "synthetic:tiny", "--num-prompts", "2", "--repeat-count", "3",
-    "--input-length-range", "40:50", "--output-len", "3", "--trials", "2", "--block-size", "16", "--dtype", "float32",
+    "--input-length-range", "48:48", "--output-len", "3", "--trials", "2", "--block-size", "16", "--dtype", "float32",
 )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_a_peer_is_timed_in_turns_and_its_tokens_compared(labcli_command, monkey
         (["--set", "nope=1"], "labcli: the engine has no field 'nope'; accepted: model (text), "),
         (["--set", "page_size=0"], "labcli: page_size is 0; accepted: "),
         (["--against", "transformers"], "labcli: model is 'synthetic:tiny'; accepted: a model with files beside a peer"),
-        (["--prefix-len", "40"], "labcli: prefix_len is 40; accepted: "),
+        (["--prefix-len", "48"], "labcli: prefix_len is 48; accepted: "),
     ],
 )
 def test_bad_usage_is_one_line(labcli_command, tmp_path, arguments, line):
