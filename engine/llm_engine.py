@@ -12,7 +12,7 @@ import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError, RequestRefused
@@ -179,9 +179,12 @@ class LLMEngine:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool = False,
+        fields_by_prompt: Sequence[Mapping[str, Any]] | None = None,
         **fields: Any,
     ) -> list[RequestOutput]:
-        """Serve prompts to their end; outputs in the order of the prompts. `fields` as in `make_request`, for all.
+        """Serve prompts to their end; outputs in the order of the prompts.
+
+        `fields` as in `make_request`, for all prompts; `fields_by_prompt` those that each has of its own.
 
         On any error or interruption the requests still unfinished are aborted, so that the engine stays usable.
         """
@@ -191,10 +194,11 @@ class LLMEngine:
             sampling_params = [sampling_params or SamplingParams()] * len(prompts)
         if len(sampling_params) != len(prompts):
             raise ValueError(f"{len(sampling_params)} sampling_params for {len(prompts)} prompts; accepted: one, or one per prompt")
+        own_fields = [{}] * len(prompts) if fields_by_prompt is None else fields_by_prompt
         request_ids: list[str] = []
         try:
-            for prompt, params in zip(prompts, sampling_params):
-                request_ids.append(self.add_request(prompt, params, **fields))
+            for prompt, params, own in zip(prompts, sampling_params, own_fields, strict=True):
+                request_ids.append(self.add_request(prompt, params, **fields, **own))
             finished = self._run(request_ids, progress)
         finally:
             for request_id in request_ids:

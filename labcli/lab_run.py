@@ -126,6 +126,7 @@ class LabRun:
             findings=tuple(report.findings),
             conclusion=report.conclusion,
             details=json_ready(report.details),
+            charts=tuple(report.charts),
         )
 
 

@@ -2,6 +2,7 @@
 
 Schema history
     1   first version
+    2   charts; a prediction may have a range (low, high)
 
 Four top-level keys differ between two runs that are otherwise equal: `run_id`, `started_at`, `finished_at` and
 `environment`. On the simulated target, whose clock is virtual, all other bytes are equal.
@@ -17,15 +18,16 @@ import math
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, Mapping
 
+from labs.chart import Chart, ChartSeries
 from labs.protocol import Measurement, Prediction
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 STATUSES = ("ok", "disagrees", "interrupted", "failed")
 
 _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "run_id": str, "started_at": str, "finished_at": str, "environment": dict, "lab": dict, "sources": dict,
     "lab_config": dict, "target": dict, "status": str, "error": (str, type(None)), "cache_state": (str, type(None)),
-    "measurements": list, "findings": list, "conclusion": str, "details": dict,
+    "measurements": list, "findings": list, "conclusion": str, "details": dict, "charts": list,
 }  # fmt: skip
 
 
@@ -52,6 +54,7 @@ class ResultRecord:
     findings: tuple[str, ...] = ()
     conclusion: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+    charts: tuple[Chart, ...] = ()
 
     @property
     def label(self) -> str:
@@ -87,10 +90,13 @@ class ResultRecord:
         version = content.pop("schema_version", None)
         if isinstance(version, int) and version > SCHEMA_VERSION:
             raise RecordError(f"schema_version {version} is newer than this labcli reads; accepted: 1 to {SCHEMA_VERSION}")
-        if version != SCHEMA_VERSION:
+        if isinstance(version, bool) or version not in range(1, SCHEMA_VERSION + 1):
             raise RecordError(f"schema_version is {version!r}; accepted: 1 to {SCHEMA_VERSION}")
+        if version == 1:
+            content.setdefault("charts", [])  # had none
         _check_fields(content)
         content["measurements"] = tuple(_measurement_from(one) for one in content["measurements"])
+        content["charts"] = tuple(_chart_from(one) for one in content["charts"])
         content["findings"] = tuple(content["findings"])
         return cls(**content)
 
@@ -132,3 +138,20 @@ def _measurement_from(content: Any) -> Measurement:
         )
     except (TypeError, KeyError) as error:
         raise RecordError(f"a measurement does not fit: {error}") from None
+
+
+def _chart_from(content: Any) -> Chart:
+    try:
+        series = tuple(
+            ChartSeries(
+                name=one["name"],
+                rows=tuple(one["rows"]),
+                values=tuple(map(tuple, one["values"])),
+                points=tuple(map(tuple, one["points"])),
+                cells=tuple(one["cells"]),
+            )
+            for one in content["series"]
+        )
+        return Chart(**{**content, "series": series})
+    except (TypeError, KeyError, ValueError) as error:
+        raise RecordError(f"a chart does not fit: {error}") from None

@@ -11,22 +11,29 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, Protocol
 
+from labs.chart import Chart
 from labs.targets.base import OpenTarget
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A value computed from theory before the run, with the law that gave it."""
+    """A value computed from theory before the run, with the law that gave it.
+
+    A count must be met exactly. A ratio of times cannot: it is predicted with a range, and judged by its median.
+    """
 
     value: float | int
     law: str  # the formula with its numbers filled in, for people
+    low: float | None = None  # the range that agrees; None: exactly `value`
+    high: float | None = None
 
 
 @dataclass(frozen=True)
 class Measurement:
     """One quantity of one scenario, with all raw samples.
 
-    An integer quantity with a prediction must equal it exactly; a time carries its spread and is not judged.
+    An integer quantity with a prediction must equal it exactly; a time carries its spread and is not judged, a ratio
+    only where its prediction has a range.
     """
 
     name: str  # "hits", "queries", "ttft_cold", ... ; columns of the table
@@ -46,9 +53,11 @@ class Measurement:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether prediction and every sample are equal; None when nothing was predicted."""
+        """Whether every sample equals the prediction, or their median lies in its range; None when nothing was predicted."""
         if self.predicted is None:
             return None
+        if self.predicted.low is not None and self.predicted.high is not None:
+            return self.predicted.low <= self.value <= self.predicted.high
         return all(sample == self.predicted.value for sample in self.samples)
 
 
@@ -61,6 +70,7 @@ class LabReport:
     findings: tuple[str, ...] = ()  # one line each: verdicts with their evidence
     conclusion: str = ""  # a readable closing paragraph: what happened, what to do in production
     details: Mapping[str, Any] = field(default_factory=dict)  # further JSON-ready evidence; no prompts, no salts
+    charts: tuple[Chart, ...] = ()  # the lab's main points, for `labcli results show` and `report`
 
     @property
     def agrees(self) -> bool:

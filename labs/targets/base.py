@@ -7,7 +7,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Sequence
+
+from engine.kvcache.cache_identity import LoRA, MultimodalItem
+
+if TYPE_CHECKING:
+    from engine.llm_engine import LLMEngine
 
 
 class TargetError(Exception):
@@ -33,10 +38,12 @@ class Completion:
 
 @dataclass(frozen=True)
 class CacheCounters:
-    """Tokens looked up and found since the last reading."""
+    """Tokens looked up and found since the last reading; lookups of preempted requests are counted apart."""
 
     queries: int
     hits: int
+    preempted_queries: int = 0
+    preempted_hits: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,9 +63,13 @@ class TargetInfo:
 
 
 class Target(Protocol):
-    """One serving engine with one cache, used by one lab at a time."""
+    """One serving engine with one cache, used by one lab at a time.
+
+    engine  the engine itself where the target is in this process, for labs that watch its steps and its pool; None elsewhere
+    """
 
     info: TargetInfo
+    engine: LLMEngine | None
 
     def complete(
         self,
@@ -67,12 +78,22 @@ class Target(Protocol):
         max_tokens: int = 1,
         cache_salt: str | None = None,
         logprob_gaps: bool = False,
+        prompt_logprobs: bool = False,
+        lora: LoRA | None = None,
+        images: Sequence[MultimodalItem] = (),
+        prompt_embeds: Sequence[bytes] | None = None,
     ) -> Completion:
-        """Send one request, greedy, ignoring end-of-text, and wait for it. Raises TargetError."""
+        """Send one request, greedy, ignoring end-of-text, and wait for it. Raises TargetError.
+
+        prompt_logprobs  ask for the prompt's log-probabilities too, and so skip reading the cache
+        prompt_embeds    float32 bytes of each prompt position's embedding, in place of its token's
+        """
         ...
 
-    def complete_all(self, prompts: Sequence[Sequence[int]], *, max_tokens: int) -> list[Completion]:
-        """Send all requests at once and wait for all; results in the order given."""
+    def complete_all(
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, cache_salts: Sequence[str | None] | None = None
+    ) -> list[Completion]:
+        """Send all requests at once, each with its salt if any, and wait for all; results in the order given."""
         ...
 
     def counters(self) -> CacheCounters:
@@ -83,7 +104,15 @@ class Target(Protocol):
         """Drop all cached content; False when refused."""
         ...
 
-    def block_hashes(self, prompt_token_ids: Sequence[int], *, cache_salt: str | None = None) -> list[str]:
+    def block_hashes(
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        cache_salt: str | None = None,
+        lora: LoRA | None = None,
+        images: Sequence[MultimodalItem] = (),
+        prompt_embeds: Sequence[bytes] | None = None,
+    ) -> list[str]:
         """Hexadecimal names of the prompt's full blocks; empty for a cache without names."""
         ...
 

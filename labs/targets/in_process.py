@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any, Sequence
 
 from engine.errors import EngineError
+from engine.kvcache.cache_identity import LoRA, MultimodalItem
 from engine.llm_engine import LLMEngine
 from engine.request import SamplingParams
 from engine.request_output import RequestOutput
@@ -16,7 +17,7 @@ class InProcessTarget:
     """Target over one engine; requests are greedy and ignore end-of-text, so that lengths are the lab's choice."""
 
     def __init__(self, engine: LLMEngine, kind: str, model: str, dtype: str, device: str) -> None:
-        self._engine = engine
+        self.engine = engine
         config = engine.config
         self.info = TargetInfo(
             kind=kind,
@@ -38,40 +39,62 @@ class InProcessTarget:
         max_tokens: int = 1,
         cache_salt: str | None = None,
         logprob_gaps: bool = False,
+        prompt_logprobs: bool = False,
+        lora: LoRA | None = None,
+        images: Sequence[MultimodalItem] = (),
+        prompt_embeds: Sequence[bytes] | None = None,
     ) -> Completion:
-        params = _params(max_tokens, logprobs=2 if logprob_gaps else None)
-        return _completion(self._generate([prompt_token_ids], params, cache_salt=cache_salt)[0])
+        params = _params(max_tokens, logprobs=2 if logprob_gaps else None, prompt_logprobs=0 if prompt_logprobs else None)
+        identity = {"cache_salt": cache_salt, "lora": lora, "mm_items": images, "prompt_embeds": prompt_embeds}
+        return self._serve([prompt_token_ids], params, [identity])[0]
 
-    def complete_all(self, prompts: Sequence[Sequence[int]], *, max_tokens: int) -> list[Completion]:
-        return [_completion(output) for output in self._generate(prompts, _params(max_tokens))]
+    def complete_all(
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int, cache_salts: Sequence[str | None] | None = None
+    ) -> list[Completion]:
+        salts = [None] * len(prompts) if cache_salts is None else cache_salts
+        return self._serve(prompts, _params(max_tokens), [{"cache_salt": salt} for salt in salts])
 
     def counters(self) -> CacheCounters:
-        stats = self._engine.take_stats()
-        return CacheCounters(queries=stats.queries, hits=stats.hits)
+        stats = self.engine.take_stats()
+        return CacheCounters(stats.queries, stats.hits, stats.preempted_queries, stats.preempted_hits)
 
     def reset(self) -> bool:
-        return self._engine.reset_prefix_cache()
+        return self.engine.reset_prefix_cache()
 
-    def block_hashes(self, prompt_token_ids: Sequence[int], *, cache_salt: str | None = None) -> list[str]:
-        request = self._engine.make_request(prompt_token_ids, cache_salt=cache_salt)
+    def block_hashes(
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        cache_salt: str | None = None,
+        lora: LoRA | None = None,
+        images: Sequence[MultimodalItem] = (),
+        prompt_embeds: Sequence[bytes] | None = None,
+    ) -> list[str]:
+        request = self.engine.make_request(
+            prompt_token_ids, cache_salt=cache_salt, lora=lora, mm_items=images, prompt_embeds=prompt_embeds
+        )
         return [name.hex() for name in request.block_hashes]
 
     def tokenizer(self) -> Any | None:
-        return self._engine.tokenizer
+        return self.engine.tokenizer
 
     def close(self) -> None:
         # The K/V storage is the large part; a later target allocates its own.
-        del self._engine
+        del self.engine
 
-    def _generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams, **fields: Any) -> list[RequestOutput]:
+    def _serve(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, identities: Sequence[dict[str, Any]]
+    ) -> list[Completion]:
         try:
-            return self._engine.generate(list(prompts), params, **fields)
+            return [_completion(output) for output in self.engine.generate(list(prompts), params, fields_by_prompt=identities)]
         except EngineError as error:
             raise TargetError(f"the engine refused a request: {error}") from error
 
 
-def _params(max_tokens: int, logprobs: int | None = None) -> SamplingParams:
-    return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, logprobs=logprobs)
+def _params(max_tokens: int, logprobs: int | None = None, prompt_logprobs: int | None = None) -> SamplingParams:
+    return SamplingParams(
+        temperature=0.0, max_tokens=max_tokens, ignore_eos=True, logprobs=logprobs, prompt_logprobs=prompt_logprobs
+    )
 
 
 def _completion(output: RequestOutput) -> Completion:

@@ -31,8 +31,8 @@ def test_an_object_that_json_lacks_is_refused(record):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"schema_version": 2}, "schema_version 2 is newer than this labcli reads; accepted: 1 to 1"),
-        ({"schema_version": None}, "schema_version is None; accepted: 1 to 1"),
+        ({"schema_version": 3}, "schema_version 3 is newer than this labcli reads; accepted: 1 to 2"),
+        ({"schema_version": None}, "schema_version is None; accepted: 1 to 2"),
         ({"status": "good"}, "status is 'good'; accepted: ok, disagrees, interrupted, failed"),
         ({"target": []}, "target is a list"),
         ({"surprise": 1}, r"unknown: \['surprise'\]"),
