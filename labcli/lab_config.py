@@ -35,7 +35,7 @@ def build_lab_config(lab: Lab, *, quick: bool, full: bool, assignments: Sequence
         config = lab.full
     else:
         config = lab.config_type()
-    types_by_field = _settable_fields(lab.config_type)
+    types_by_field = settable_fields(lab.config_type)
     values = parse_assignments(lab.config_type, assignments, f"lab {lab.number:02d}")
     try:
         return replace(config, **values)
@@ -46,7 +46,7 @@ def build_lab_config(lab: Lab, *, quick: bool, full: bool, assignments: Sequence
 
 def parse_assignments(config_type: type, assignments: Sequence[str], owner: str) -> dict[str, Any]:
     """Values of a dataclass's fields from "field=value" texts; `owner` has them: "lab 04". Raises UsageFault."""
-    types_by_field = _settable_fields(config_type)
+    types_by_field = settable_fields(config_type)
     values: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -75,7 +75,8 @@ def describe_type(annotation: Any) -> str:
     return "nothing: it cannot be set"
 
 
-def _settable_fields(config_type: type) -> dict[str, Any]:
+def settable_fields(config_type: type) -> dict[str, Any]:
+    """The fields of a dataclass that --set changes, with their types."""
     annotations = typing.get_type_hints(config_type)
     return {one.name: annotations[one.name] for one in fields(config_type) if one.init}
 

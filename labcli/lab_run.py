@@ -23,7 +23,7 @@ from labcli.run_identity import new_run_id, source_hashes, utc_now
 from labcli.session import RunSession
 from labs.catalog import CatalogEntry
 from labs.protocol import Lab, LabReport
-from labs.targets.base import TargetError
+from labs.targets.base import OpenTarget, TargetError
 from labs.targets.open_target import import_model_packages, open_target_factory
 
 
@@ -48,19 +48,27 @@ class LabRun:
     cache_dir: str | None
     store: ResultsStore | None  # None: keep nothing
 
-    def execute(self) -> FinishedRun:
+    def open_target(self, bar: ProgressBar) -> OpenTarget:
+        """What opens the run's target; several runs may share it, and with it the loaded model."""
+        return open_target_factory(
+            self.target, self.engine_config, gpu=self.gpu, cache_dir=self.cache_dir, progress=bar.loading
+        )
+
+    def execute(self, open_target: OpenTarget | None = None, bar: ProgressBar | None = None) -> FinishedRun:
         """Run the lab and save its record.
+
+        open_target  of an earlier run with the same target and engine settings; None: a new one
+        bar          shows the progress, also of loading what `open_target` opens; None: a new one
 
         Raises what the run raised; a note on the exception tells where the measurements made before it lie.
         Raises Interrupted after Ctrl-C. In both cases `finished_run` on the exception, if any, is the record.
         """
         started_at = utc_now()
         sources = source_hashes(self.entry.source_files)
-        with ProgressBar() as bar:
+        with bar or ProgressBar() as bar:
             # Before the store: a target that is refused leaves no folder behind.
-            open_target = open_target_factory(
-                self.target, self.engine_config, gpu=self.gpu, cache_dir=self.cache_dir, progress=bar.loading
-            )
+            if open_target is None:
+                open_target = self.open_target(bar)
             if self.store is not None:
                 self.store.check_writable(self.entry.label)
             if self.target == "engine":

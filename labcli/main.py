@@ -14,6 +14,7 @@ import typer
 
 from labcli.command_group import CommandGroup
 from labcli.commands.bench import bench
+from labcli.commands.explain import explain
 from labcli.commands.hash_bench import hash_bench
 from labcli.commands.labs import list_labs
 from labcli.commands.run_lab import run_lab
@@ -23,6 +24,7 @@ from labcli.commands.verify import verify
 app = typer.Typer(name="labcli", cls=CommandGroup, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("run-lab")(run_lab)
 app.command("labs")(list_labs)
+app.command("explain")(explain)
 app.command("hash-bench")(hash_bench)
 app.command("verify")(verify)
 app.add_typer(bench, name="bench")

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ProgressBar:
-    """One line on stderr that vanishes at the end. Use as a context manager.
+    """One line on stderr that vanishes at the end. Use as a context manager; each time it starts anew.
 
     Two jobs share it: loading a model (`loading`), and the requests of a lab (`expect`, `advance`).
     """
@@ -16,12 +16,10 @@ class ProgressBar:
         """shown: None means exactly when stderr is a terminal."""
         self._shown = sys.stderr.isatty() if shown is None else shown
         self._display: Any = None
-        self._loading_task: Any = None
-        self._request_task: Any = None
-        self._num_expected = 0
-        self._num_done = 0
+        self._start_over()
 
     def __enter__(self) -> ProgressBar:
+        self._start_over()
         if self._shown:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -41,6 +39,12 @@ class ProgressBar:
         if self._display is not None:
             self._display.stop()
             self._display = None
+
+    def _start_over(self) -> None:
+        self._loading_task: Any = None
+        self._request_task: Any = None
+        self._num_expected = 0
+        self._num_done = 0
 
     def loading(self, label: str, num_done: int, num_total: int) -> None:
         """Show how far the loading of a model is; it leaves the line when it is complete."""

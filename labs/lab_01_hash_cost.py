@@ -32,6 +32,7 @@ from engine.errors import ConfigError, MissingPackage
 from engine.kvcache.block_hash import hash_block_tokens
 from engine.kvcache.cache_identity import CacheIdentity
 from labs import hash_cost, theory
+from labs.chart import Chart, ChartSeries, bars_of
 from labs.hash_cost import HashBench, HashCost, HashGrowth, NamedChain, measure_growth
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.recorded.engine_hashes import sglang_page_hashes, vllm_block_hashes
@@ -103,6 +104,7 @@ def run(session: LabSession, config: Config) -> LabReport:
         "several processes must agree on names: the start of both xxhash chains is random unless PYTHONHASHSEED is set, and "
         "pickle's names depend on which equal objects are one.",
         {"workload": workload.digest},
+        (_cost_chart(costs), _growth_chart(growth)),
     )
 
 
@@ -260,6 +262,20 @@ def _pool_blocks(config: Config) -> int:
     # The prompt, one token of output, the canary, and the null block.
     canary_tokens = max(48, config.block_size) + config.block_size
     return -(-(config.num_tokens + 1) // config.block_size) + -(-canary_tokens // config.block_size) + 4
+
+
+def _cost_chart(costs: list[HashCost]) -> Chart:
+    """Nanoseconds a block, the digest's part and the rest."""
+    digests = [(cost.algorithm, min(cost.digest_ns_per_block, cost.ns_per_block)) for cost in costs]
+    rest = [(cost.algorithm, cost.ns_per_block - digest) for cost, (_, digest) in zip(costs, digests)]
+    title = "A block's name: what the digest takes, and what serialising takes"
+    return bars_of(title, {"digest": digests, "serialising": rest}, unit="ns")
+
+
+def _growth_chart(growth: list[HashGrowth]) -> Chart:
+    points = [(one, tuple(zip(one.num_tokens, (min(samples) * 1e3 for samples in one.samples_s)))) for one in growth]
+    series = tuple(ChartSeries(one.algorithm, points=at) for one, at in points)
+    return Chart("lines", "Hashing is linear in the prompt", series, "ms", "prompt, tokens", "best time, ms")
 
 
 def _cost_findings(costs: list[HashCost]) -> list[str]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labs import theory
+from labs.chart import Chart, times_of
 from labs.measure import ratio_of_medians
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold
@@ -91,7 +92,15 @@ def run(session: LabSession, config: Config) -> LabReport:
         "gain most. Sent at once to a cache that publishes after the step, the first step's twins all compute the prompt: "
         "send one request ahead, or let the scheduler hold twins back.",
         {"workload": workload_digest([prompts])},
+        (_chart(measurements),),
     )
+
+
+def _chart(measurements: list[Measurement]) -> Chart:
+    """All trials' times, cache on and off."""
+    names = {"time_on": "cache on", "time_off": "cache off"}
+    samples = {f"{one.group}: {names[one.name]}": one.samples for one in measurements if one.name in names}
+    return times_of("All repeats sent at once: time to the last token", samples)
 
 
 def _predict_hits(

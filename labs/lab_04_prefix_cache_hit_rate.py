@@ -35,6 +35,7 @@ from typing import Any, Sequence
 
 from engine.config import DEFAULT_POOL_TOKENS
 from engine.errors import ConfigError
+from labs.chart import Chart, bars_of, times_of
 from labs.diagnosis import SentRequest, compare
 from labs.measure import Spread, ratio_of_medians
 from labs.output_check import compare_cold_and_warm, num_unexplained
@@ -144,7 +145,8 @@ def run(session: LabSession, config: Config) -> LabReport:
         measurements += [one for result in results.values() for one in result.measurements] + [output]
         details["requests"][plan.title] = {row: result.by_request() for row, result in results.items()}
     state = "cold" if cold else "uncontrolled"
-    return LabReport(tuple(measurements), state, tuple(findings), _conclusion(plans[0], measurements), details)
+    conclusion, charts = _conclusion(plans[0], measurements), _charts(plans[0], measurements)
+    return LabReport(tuple(measurements), state, tuple(findings), conclusion, details, charts)
 
 
 def _workloads(session: LabSession, config: Config, full: bool) -> tuple[SharedPrefixWorkload, SharedPrefixWorkload]:
@@ -306,6 +308,26 @@ def _verdict(target: Target, series: Series, unit: int) -> str:
         "too short": f"what they share is shorter than one block of {unit}",
     }
     return f"{readings.get(pair.cause, pair.cause)}. {pair.evidence}"
+
+
+def _charts(plan: CachePlan, measurements: Sequence[Measurement]) -> tuple[Chart, Chart]:
+    """Of the first cache: the hit rate of each scenario, predicted and measured, and the times of misses, hits and the control."""
+    found = {(one.row, one.name): one for one in measurements if one.group == plan.title}
+    rows = [row for row, name in found if name == "queries"]
+    rates: dict[str, list[tuple[str, float]]] = {"predicted": [], "measured": []}
+    for row in rows:
+        total, queries = found[row, "total"], found[row, "queries"]
+        assert total.predicted is not None and queries.predicted is not None
+        rates["predicted"].append((row, 100 * total.predicted.value / queries.predicted.value))
+        rates["measured"].append((row, 100 * total.value / queries.value))
+    shared = plan.phases[0].series[0].row
+    control = [row for row, name in found if name == "ttft_control"]
+    samples = {"first request (cold)": found[shared, "ttft_cold"].samples, "later requests (warm)": found[shared, "ttft_warm"].samples}
+    samples["unrelated prompt (control)"] = found[control[0], "ttft_control"].samples
+    return (
+        bars_of(f"Hit rate by scenario, {plan.title}: one token in front costs every block", rates, unit="%"),
+        times_of(f"Time to first token, {plan.title}", samples),
+    )
 
 
 def _conclusion(plan: CachePlan, measurements: Sequence[Measurement]) -> str:

@@ -60,6 +60,15 @@ class Measurement:
             return self.predicted.low <= self.value <= self.predicted.high
         return all(sample == self.predicted.value for sample in self.samples)
 
+    @property
+    def deviating_sample(self) -> float | int | None:
+        """The first sample that differs from the prediction, or the median outside its range; None when it agrees."""
+        if self.agrees is not False or self.predicted is None:
+            return None
+        if self.predicted.low is not None:
+            return self.value
+        return next(sample for sample in self.samples if sample != self.predicted.value)
+
 
 @dataclass(frozen=True)
 class LabReport:

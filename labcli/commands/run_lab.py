@@ -3,6 +3,7 @@
     labcli run-lab 04
     labcli run-lab hit-rate --target sim --set num_requests=20
     labcli run-lab 04 --quick --json > record.json
+    labcli run-lab all --target sim
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ def _complete_lab(incomplete: str) -> list[tuple[str, str]]:
     from labs.catalog import find_labs
 
     labels = [(f"{entry.number:02d}", entry.name) for entry in find_labs()]
-    return labels + [(name, number) for number, name in labels]
+    return labels + [(name, number) for number, name in labels] + [("all", "every lab, one after the other")]
 
 
 def run_lab(
     lab: Annotated[
         str,
         typer.Argument(
-            metavar="LAB", help='Number, name or part of a name: 04, "hit-rate".', autocompletion=_complete_lab
+            metavar="LAB", help='Number, name or part of a name: 04, "hit-rate"; or all.', autocompletion=_complete_lab
         ),
     ],
     target: Annotated[str, typer.Option(help="engine (a real model here), sim (no tensors), or a server's URL.")] = "engine",
@@ -50,39 +51,66 @@ def run_lab(
     no_save: Annotated[bool, typer.Option("--no-save", help="Keep no record.")] = False,
 ) -> int:
     """Run a lab: predict, measure, compare, record."""
-    from labcli.lab_config import build_lab_config
-    from labs.catalog import lookup
+    from labs.catalog import find_labs, lookup
 
-    entry = lookup(lab)
-    loaded = entry.load()
-    lab_config = build_lab_config(loaded, quick=quick, full=full, assignments=set_ or ())
-    _check_target(loaded, target)
+    entries = find_labs() if lab.strip().lower() == "all" else [lookup(lab)]
+    if lab.strip().lower() == "all" and set_:
+        _refuse_set()
     _check_meaning(target, {"--gpu": gpu} if target == "engine" else {"--dtype": dtype, "--device": device})
 
+    from labcli.lab_config import build_lab_config
     from labcli.lab_run import LabRun
-    from labcli.render.record_json import write_json
     from labcli.results_store import ResultsStore
 
-    run = LabRun(
-        entry=entry,
-        lab=loaded,
-        lab_config=lab_config,
-        target=target,
-        engine_config=_engine_config(target, model=model, dtype=dtype, device=device),
-        gpu=gpu,
-        cache_dir=cache_dir,
-        store=None if no_save else ResultsStore(results_dir),
-    )
+    engine_config = _engine_config(target, model=model, dtype=dtype, device=device)
+    store = None if no_save else ResultsStore(results_dir)
+    runs = []
+    for entry in entries:
+        loaded = entry.load()
+        lab_config = build_lab_config(loaded, quick=quick, full=full, assignments=set_ or ())
+        if len(entries) > 1 and target in ("engine", "sim") and target not in loaded.targets:
+            continue  # asked for all, those that make sense are meant
+        _check_target(loaded, target)
+        runs.append(LabRun(entry, loaded, lab_config, target, engine_config, gpu, cache_dir, store))
+    return _run_one(runs[0], json_) if lab.strip().lower() != "all" else _run_all(runs, json_)
+
+
+def _refuse_set() -> None:
+    from labcli.fault import UsageFault
+
+    raise UsageFault("--set names a field of one lab, and all labs were asked for", "--set with one lab; --quick or --full with all")
+
+
+def _run_one(run: Any, as_json: bool) -> int:
+    from labcli.render.record_json import write_json
+
     try:
         finished = run.execute()
     except Exception as error:
         partial = getattr(error, "finished_run", None)
-        if partial is not None and json_:
+        if partial is not None and as_json:
             write_json(partial.record)
         elif partial is not None and isinstance(error, OSError):
             _show(partial.record, None, False)  # it could not be saved: at least it is seen
         raise
-    return _show(finished.record, finished.path, json_)
+    return _show(finished.record, finished.path, as_json)
+
+
+def _run_all(runs: list[Any], as_json: bool) -> int:
+    """Run labs one after the other; a failure ends its lab, not the others. 0 when all were as predicted."""
+    from labcli.all_labs_run import run_labs
+    from labcli.render.all_labs import AllLabsTable
+    from labcli.render.record_json import write_json_list
+
+    table = AllLabsTable(shown=not as_json)
+    outcomes = []
+    for outcome in run_labs(runs):
+        outcomes.append(outcome)
+        table.add(outcome)
+    table.close()
+    if as_json:
+        write_json_list([outcome.record for outcome in outcomes if outcome.record is not None])
+    return 0 if all(outcome.is_good for outcome in outcomes) else 1
 
 
 def _check_target(lab: Any, target: str) -> None:
@@ -131,7 +159,7 @@ def _show(record: Any, path: Any, as_json: bool) -> int:
     name = ", ".join(part for part in (first.group, first.row, first.name) if part)
     print(
         f"labcli: {len(record.missed)} of {record.num_predictions} predictions were not met; the first: {name}: "
-        f"predicted {first.predicted.value:,}, measured {next(one for one in first.samples if one != first.predicted.value):,}",
+        f"predicted {first.predicted.value:,}, measured {first.deviating_sample:,}",
         file=sys.stderr,
     )
     return 1

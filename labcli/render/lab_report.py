@@ -72,7 +72,9 @@ def _verdict(record: ResultRecord) -> str:
     if not record.num_predictions:
         return "nothing was predicted"
     met = record.num_predictions - len(record.missed)
-    return f"{met:,} of {record.num_predictions:,} predictions met exactly"
+    has_range = any(one.predicted is not None and one.predicted.low is not None for one in record.measurements)
+    how = "met, counts exactly, ratios within their range" if has_range else "met exactly"
+    return f"{met:,} of {record.num_predictions:,} predictions {how}"
 
 
 def _groups(measurements: Sequence[Measurement]) -> list[tuple[str, list[Measurement]]]:
@@ -157,7 +159,16 @@ def _cells(one: Measurement) -> list[str | Text]:
     measured = format_samples(one.samples, one.unit)
     if one.predicted is None:
         return ["", measured, ""]
-    return [format_value(one.predicted.value, one.unit), measured, _MARKS[one.agrees]]
+    return [_predicted(one), measured, _MARKS[one.agrees]]
+
+
+def _predicted(one: Measurement) -> str:
+    law = one.predicted
+    assert law is not None
+    value = format_value(law.value, one.unit)
+    if law.low is None or law.high is None:
+        return value
+    return f"{value} [{format_value(law.low, one.unit)}–{format_value(law.high, one.unit)}]"
 
 
 def _print_laws_and_notes(console: Console, measurements: Sequence[Measurement]) -> None:

@@ -157,7 +157,7 @@ def test_model_dtype_and_device_reach_the_engine(labcli_command):
 BAD_USAGE = {
     "an unknown lab": (["run-lab", "nope"], "no lab 'nope'; accepted: "),
     "no lab": (["run-lab"], "missing argument 'LAB'; accepted: labcli run-lab"),
-    "an unknown command": (["runlab"], "no command 'runlab'; accepted: run-lab, labs, hash-bench"),
+    "an unknown command": (["runlab"], "no command 'runlab'; accepted: run-lab, labs, explain, "),
     "an unknown option": (["run-lab", "90", "--fast"], "labcli run-lab has no option --fast; accepted: --target, --set, "),
     "an unknown option of labcli": (["--fast"], "labcli has no option --fast; accepted: --version, --debug, "),
     "an option without its value": (["run-lab", "90", "--target"], "option '--target' requires an argument; accepted: --target"),
