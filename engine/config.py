@@ -16,6 +16,7 @@ PREFIX_CACHES = ("hash", "radix")
 POLICIES = ("fcfs", "priority", "lpm", "dfs-weight")
 PUBLISH_RULES = ("auto", "allocation", "step")
 RADIX_EVICTION_POLICIES = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
+KEY_PARTS = ("parent", "lora", "images", "salt", "embeddings")
 ATTENTION_BACKENDS = ("auto", "sdpa", "flashinfer", "triton")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
@@ -65,6 +66,8 @@ class EngineConfig:
     use_eagle: bool = False  # a speculative drafter runs along: every hit is one match unit shorter
     enable_kv_cache_events: bool = False  # keep what was stored and removed, for take_kv_events
     free_heads_first: bool = False  # wrong on purpose, to show what freeing tails first is worth
+    leave_out_of_key: str | None = None  # wrong on purpose: a block's name without that part of KEY_PARTS
+    hash_bits: int | None = None  # wrong on purpose: names cut to so many bits, until two blocks get one name
 
     def __post_init__(self) -> None:
         _check_text("model", self.model)
@@ -102,10 +105,28 @@ class EngineConfig:
             raise ConfigError("policy", self.policy, "fcfs, priority, lpm; dfs-weight with prefix_cache radix: it walks the tree")
         if self.free_heads_first and (self.prefix_cache != "hash" or not self.enable_prefix_caching):
             raise ConfigError("free_heads_first", True, "false, or true with prefix_cache hash: nothing else depends on the order")
+        self._check_key()
         unit = self.prefix_match_unit
         _check_optional_int("prefix_match_unit", unit, 1)
         if unit is not None and unit % self.unit_size:
             raise ConfigError("prefix_match_unit", unit, f"a multiple of the block or page size, {self.unit_size}")
+
+    def _check_key(self) -> None:
+        has_hashes = self.enable_prefix_caching and self.prefix_cache == "hash"
+        if self.leave_out_of_key is not None:
+            _check_choice("leave_out_of_key", self.leave_out_of_key, KEY_PARTS)
+            if not self.enable_prefix_caching:
+                raise ConfigError("leave_out_of_key", self.leave_out_of_key, "none with prefix caching off: nothing has a key")
+            if self.leave_out_of_key == "parent" and not has_hashes:
+                others = ", ".join(part for part in KEY_PARTS if part != "parent")
+                raise ConfigError("leave_out_of_key", "parent", f"{others} with prefix_cache radix: a path contains its past")
+        _check_optional_int("hash_bits", self.hash_bits, 1, self._name_bits)
+        if self.hash_bits is not None and not has_hashes:
+            raise ConfigError("hash_bits", self.hash_bits, "none; a number with prefix_cache hash: nothing else has names")
+
+    @property
+    def _name_bits(self) -> int:
+        return 128 if self.prefix_caching_hash_algo.startswith("xxhash") else 256
 
     @property
     def unit_size(self) -> int:
@@ -156,6 +177,6 @@ def _check_int(field: str, value: object, low: int, high: int | None = None) -> 
         raise ConfigError(field, value, f"a whole number from {low}" + (f" to {high}" if high is not None else ""))
 
 
-def _check_optional_int(field: str, value: object, low: int) -> None:
+def _check_optional_int(field: str, value: object, low: int, high: int | None = None) -> None:
     if value is not None:
-        _check_int(field, value, low)
+        _check_int(field, value, low, high)

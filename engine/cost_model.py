@@ -11,74 +11,18 @@ arithmetic or reading, decides its time (the roofline): prefill is mostly arithm
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Iterable, Mapping, TypeVar
+from typing import Iterable
 
 from engine.errors import ConfigError
+from engine.gpus import GPUS, Gpu, gpu_by_name
+from engine.known_models import MODELS, model_shape
+from engine.model_shape import ModelShape
 
-
-@dataclass(frozen=True)
-class ModelShape:
-    """What of a model its cost depends on."""
-
-    name: str
-    num_parameters: int
-    num_layers: int
-    num_heads: int  # query heads
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_model_len: int  # tokens
-    source: str
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """What of a GPU the cost depends on, as its data sheet prints it (1 GB = 1e9 bytes)."""
-
-    name: str
-    peak_flops_per_s: float  # bf16 tensor cores, dense, accumulating in float32
-    memory_bytes_per_s: float
-    memory_bytes: float
-    source: str
-
-
-MODELS = (
-    ModelShape(
-        "llama-3-8b", 8_030_000_000, 32, 32, 8, 128, 128_256, 8_192,
-        "config.json of meta-llama/Meta-Llama-3-8B; parameters rounded as on its model card",
-    ),
-    ModelShape(
-        "llama-3-70b", 70_553_706_496, 80, 64, 8, 128, 128_256, 8_192,
-        "config.json of meta-llama/Meta-Llama-3-70B; parameters counted from it",
-    ),
-    ModelShape(
-        "qwen3-8b", 8_190_735_360, 36, 32, 8, 128, 151_936, 40_960,
-        "config.json of Qwen/Qwen3-8B; parameters counted from it",
-    ),
-    ModelShape(
-        "smollm2-135m", 134_515_008, 30, 9, 3, 64, 49_152, 8_192,
-        "config.json of HuggingFaceTB/SmolLM2-135M-Instruct; parameters counted from it, tied embedding once",
-    ),
-)  # fmt: skip
-
-GPUS = (
-    Gpu("H100 SXM", 989.4e12, 3.35e12, 80e9, "NVIDIA H100 architecture white paper and data sheet, SXM5"),
-    Gpu("H200", 989.4e12, 4.8e12, 141e9, "NVIDIA H200 data sheet; arithmetic as H100 SXM"),
-    Gpu("A100 SXM 80GB", 312e12, 2.039e12, 80e9, "NVIDIA A100 data sheet, SXM4 80 GB"),
-    Gpu("L4", 121e12, 300e9, 24e9, "NVIDIA L4 data sheet; the printed 242 TFLOP/s count sparsity"),
-    Gpu("RTX 4090", 165.2e12, 1.008e12, 24e9, "NVIDIA Ada GPU architecture white paper"),
-)
-
-
-def model_shape(name: str) -> ModelShape:
-    """The shape of a model in the table, by name in any case. Raises ConfigError for an unknown one."""
-    return _find("model", name, {shape.name: shape for shape in MODELS})
-
-
-def gpu_by_name(name: str) -> Gpu:
-    """The data sheet of a GPU in the table, by name in any case. Raises ConfigError for an unknown one."""
-    return _find("gpu", name, {gpu.name: gpu for gpu in GPUS})
+# The tables are read here by everyone who computes a cost.
+__all__ = [
+    "GPUS", "MODELS", "Gpu", "ModelShape", "achieved_flops_per_s", "gpu_by_name", "kv_bytes_per_token", "model_shape",
+    "pool_blocks", "prefill_flops", "prefill_seconds", "step_seconds", "weight_bytes",
+]  # fmt: skip
 
 
 def prefill_flops(shape: ModelShape, start: int, end: int) -> int:
@@ -151,13 +95,3 @@ def step_seconds(
         return 0.0
     read_bytes = weight_bytes(shape, dtype_bytes) + num_kv_tokens * kv_bytes_per_token(shape, dtype_bytes)
     return max(num_flops / achieved_flops_per_s(gpu, mfu), read_bytes / gpu.memory_bytes_per_s)
-
-
-Entry = TypeVar("Entry")
-
-
-def _find(field: str, name: str, table: Mapping[str, Entry]) -> Entry:
-    for known, entry in table.items():
-        if known.casefold() == name.strip().casefold():
-            return entry
-    raise ConfigError(field, name, ", ".join(table))

@@ -42,10 +42,9 @@ class RequestLimits:
             raise RequestRefused(f"a token id outside the vocabulary; accepted: 0 to {vocab_size - 1}")
         if request.sampling_params.stop and not self._has_tokenizer:
             raise RequestRefused("stop texts, but this engine has no tokenizer; accepted: stop_token_ids")
-        identity = request.identity
-        if not self._runner.is_simulated and (identity.lora or identity.mm_items or identity.prompt_embeds is not None):
-            # Serving them without applying them would be a wrong answer without an error.
-            raise RequestRefused("LoRA, images or prompt embeddings, which the real model runner does not apply; accepted: cache_salt")
+        if not self._runner.is_simulated and not request.identity.is_plain:
+            # What cannot be applied must not be served: that would be a wrong answer without an error.
+            self._runner.check_identity(request)
 
     def _check_length(self, request: Request) -> None:
         config = self._config

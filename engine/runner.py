@@ -6,8 +6,9 @@ A runner never decides anything about requests: it computes what was scheduled a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Sequence
 
+from engine.request import Request
 from engine.scheduler import SchedulerOutput
 
 
@@ -43,7 +44,7 @@ class Runner(Protocol):
     vocab_size: int
     max_model_len: int  # most tokens (prompt and outputs) the model can place
     eos_token_ids: frozenset[int]
-    is_simulated: bool  # no K/V content: LoRA, images and embeddings need only their place in the cache key
+    is_simulated: bool  # no K/V content: a LoRA, images and embeddings may be any, and need only their place in the cache key
 
     def bytes_per_token(self) -> int:
         """K/V bytes of one token over all layers."""
@@ -51,6 +52,14 @@ class Runner(Protocol):
 
     def allocate_kv(self, num_blocks: int, unit_size: int) -> None:
         """Provide K/V storage for `num_blocks` blocks of `unit_size` tokens; called once, before any step."""
+        ...
+
+    def check_identity(self, request: Request) -> None:
+        """Raises RequestRefused for a LoRA, images or embeddings that cannot be applied; a simulated one is not asked."""
+        ...
+
+    def token_embeddings(self, token_ids: Sequence[int]) -> list[bytes]:
+        """What tokens are embedded as, in the form of a request's `prompt_embeds`."""
         ...
 
     def execute(self, output: SchedulerOutput) -> RunnerOutput:

@@ -11,6 +11,7 @@ from engine.kvcache.block_pool import BlockPool
 from engine.kvcache.kv_cache_manager import KVCacheManager
 from engine.kvcache.prefix_cache import HashPrefixCache, NoPrefixCache, PrefixCache, PublishRule
 from engine.kvcache.radix_cache import RadixPrefixCache
+from engine.kvcache.wrong_key import WrongBlockHasher, WrongRadixCache
 
 
 def open_kv_cache(
@@ -26,11 +27,13 @@ def open_kv_cache(
     if not config.enable_prefix_caching:
         cache = NoPrefixCache()
     elif config.prefix_cache == "radix":
-        cache = RadixPrefixCache(pool, config.page_size, config.radix_eviction_policy, clock, config.enable_kv_cache_events)
+        settings = (pool, config.page_size, config.radix_eviction_policy, clock, config.enable_kv_cache_events)
+        left_out = config.leave_out_of_key
+        cache = RadixPrefixCache(*settings) if left_out is None else WrongRadixCache(left_out, *settings)
     else:
         rule = PublishRule.AFTER_STEP if config.publish_rule == "step" else PublishRule.AT_ALLOCATION
         cache = HashPrefixCache(pool, config.block_size, rule, config.enable_kv_cache_events)
-        hasher = BlockHasher(config.prefix_caching_hash_algo, config.block_size)
+        hasher = _hasher(config)
     manager = KVCacheManager(
         pool,
         cache,
@@ -42,3 +45,10 @@ def open_kv_cache(
         heads_first=config.free_heads_first,
     )
     return manager, hasher
+
+
+def _hasher(config: EngineConfig) -> BlockHasher:
+    algorithm, size = config.prefix_caching_hash_algo, config.block_size
+    if config.leave_out_of_key is None and config.hash_bits is None:
+        return BlockHasher(algorithm, size)
+    return WrongBlockHasher(algorithm, size, config.leave_out_of_key, config.hash_bits)

@@ -16,6 +16,7 @@ from array import array
 from typing import Callable, Sequence
 
 from engine.kvcache.block_pool import BlockPool
+from engine.kvcache.cache_identity import CacheIdentity
 from engine.kvcache.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from engine.kvcache.page_hash import PageHash, event_page_hash, event_seed, hash_pages
 from engine.kvcache.prefix_cache import NO_MATCH, PrefixMatch, PublishRule
@@ -54,8 +55,8 @@ class RadixPrefixCache:
         return self.tree.total_size // self._page_size
 
     def match(self, request: Request, max_tokens: int) -> PrefixMatch:
-        key = request.identity.content_ids(request.all_token_ids)[:max_tokens]
-        found = self.tree.match(key, request.identity.namespace)
+        identity = self._identity(request)
+        found = self.tree.match(identity.content_ids(request.all_token_ids)[:max_tokens], identity.namespace)
         if not found.num_tokens:
             return NO_MATCH
         return PrefixMatch(self._pages(found.slots), found.num_tokens, found.node)
@@ -68,11 +69,12 @@ class RadixPrefixCache:
         self._locked[request.request_id] = match.node
 
     def publish(self, request: Request, block_table: list[int], num_published: int, num_full: int) -> list[tuple[int, int]]:
-        key = request.identity.content_ids(request.all_token_ids)[: num_full * self._page_size]
+        identity = self._identity(request)
+        key = identity.content_ids(request.all_token_ids)[: num_full * self._page_size]
         prefix_len, node = self.tree.insert(
             key,
             self._slots(block_table[:num_full]),
-            request.identity.namespace,
+            identity.namespace,
             request.priority,
             self._inserted_len.get(request.request_id, 0),
         )
@@ -110,11 +112,15 @@ class RadixPrefixCache:
         if self.events is not None:
             self.events.append(AllBlocksCleared())
 
+    def _identity(self, request: Request) -> CacheIdentity:
+        """What the key is made of, besides token ids; wrong_key.py leaves a part out."""
+        return request.identity
+
     def _stored(self, request: Request, leaf: RadixNode) -> BlockStored:
         """The pages of a new leaf, named behind those of the node above."""
         above = leaf.parent
         assert above is not None
-        seed = above.page_names[-1] if above.page_names else event_seed(request.identity.namespace)
+        seed = above.page_names[-1] if above.page_names else event_seed(self._identity(request).namespace)
         # Content ids of images are negative; a page's name wants 64 bits.
         ids = [token_id & 0xFFFF_FFFF_FFFF_FFFF for token_id in leaf.tokens]
         leaf.page_names = list(hash_pages(ids, self._page_size, seed=seed))

@@ -8,7 +8,7 @@ buffers that stay where they are, and its batch size is fixed: a step is padded 
     size replayed           1  2  4     8      16      24      …
 
 A padding row computes token 0 at position 0 and stores its K/V in the null block, which no request reads. Steps of
-any other kind (prompts, chunks, rows that nobody samples) are refused, and run kernel by kernel.
+any other kind (prompts, chunks, rows that nobody samples, adapters) are refused, and run kernel by kernel.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def batch_sizes(max_num_seqs: int) -> tuple[int, ...]:
 def padded_size(step: ModelInput, sizes: Sequence[int]) -> int | None:
     """The size this step is replayed with; None if it is none that a graph computes."""
     num_requests = len(step.spans)
-    if step.prompt_rows or len(step.sampling) != num_requests or any(span.num_rows != 1 for span in step.spans):
+    if step.prompt_rows or step.is_changed or len(step.sampling) != num_requests or any(span.num_rows != 1 for span in step.spans):
         return None
     return next((size for size in sizes if size >= num_requests), None)
 

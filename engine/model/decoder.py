@@ -22,6 +22,8 @@ from torch.nn.functional import embedding, rms_norm, silu
 
 from engine.model.attention import SdpaAttention
 from engine.model.linear import Linear
+from engine.model.lora_adapter import QkvShape
+from engine.model.row_changes import RowChanges
 
 # Classes of transformers whose layers are: norm, attention with rotated q and k, norm, gated SiLU; verified by
 # model_support against the logits of the class itself.
@@ -73,15 +75,30 @@ class Decoder:
         self.layers = [_layer(layer, make_linear) for layer in body.layers]
         self._tile_rows = TILE_ROWS if self.embedding.device.type == "cpu" else None
 
-    def __call__(self, input_ids: Tensor, positions: Tensor, attention: SdpaAttention, rows: Tensor | None = None) -> Tensor:
+    @property
+    def qkv_shape(self) -> QkvShape:
+        """The products that an adapter adds to."""
+        sizes = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+        query, key, value = (count * self.head_dim for count in sizes)
+        return QkvShape(len(self.layers), self.embedding.shape[1], (query, key, value))
+
+    def __call__(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        attention: SdpaAttention,
+        rows: Tensor | None = None,
+        changes: RowChanges | None = None,
+    ) -> Tensor:
         """Hidden states after the last norm.
 
         input_ids, positions  [T] int64
         attention             this step's; K/V of all rows are stored on the way
         rows                  [n] int64, the rows that are read; None: all
+        changes               embeddings and adapters that some rows have; None: no row
         returns               [n or T, hidden_size]
         """
-        hidden = embedding(input_ids, self.embedding)
+        hidden = self._embed(input_ids, changes)
         num_rows = hidden.shape[0]
         cos, sin = self._rotation(hidden, positions)
         width = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
@@ -90,7 +107,7 @@ class Decoder:
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             for tile in tiles:
-                part = self._project(layer, hidden[tile], cos[tile], sin[tile])
+                part = self._project(index, hidden[tile], cos[tile], sin[tile], changes, tile.start)
                 if qkv is not None:
                     qkv[tile] = part
             heads = (part if qkv is None else qkv).view(num_rows, -1, self.head_dim).transpose(0, 1)
@@ -114,9 +131,24 @@ class Decoder:
         half = self.head_dim // 2
         return cos[0, :, None], torch.cat((-sin[0, :, None, :half], sin[0, :, None, half:]), dim=-1)
 
-    def _project(self, layer: _Layer, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """q, k and v side by side [n, (num_heads + 2 num_kv_heads) * head_dim], q and k rotated."""
-        qkv = layer.qkv(rms_norm(hidden, layer.norm.shape, layer.norm, self.eps))
+    def _embed(self, input_ids: Tensor, changes: RowChanges | None) -> Tensor:
+        hidden = embedding(input_ids, self.embedding)
+        if changes is not None:
+            changes.embed(hidden)
+        return hidden
+
+    def _project(
+        self, index: int, hidden: Tensor, cos: Tensor, sin: Tensor, changes: RowChanges | None, first_row: int
+    ) -> Tensor:
+        """q, k and v side by side [n, (num_heads + 2 num_kv_heads) * head_dim], q and k rotated.
+
+        hidden     [n, hidden_size], the step's rows from `first_row` on
+        """
+        layer = self.layers[index]
+        normed = rms_norm(hidden, layer.norm.shape, layer.norm, self.eps)
+        qkv = layer.qkv(normed)
+        if changes is not None:
+            changes.adapt(index, normed, qkv, first_row)
         heads = qkv.view(hidden.shape[0], -1, self.head_dim)
         if layer.query_norm is not None and layer.key_norm is not None:
             for first, count, weight in (

@@ -73,6 +73,11 @@ class LoadedModel:
         return TransformersBody(self.model)
 
     @property
+    def hidden_size(self) -> int:
+        """Numbers of a token's embedding."""
+        return self.model.get_input_embeddings().weight.shape[1]
+
+    @property
     def step_kernels(self) -> NativeKernels | None:
         """The kernels that steps are planned with: those of `body`, if it uses any."""
         return self.kernels if isinstance(self.body, NativeDecoder) else None

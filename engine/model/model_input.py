@@ -10,10 +10,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Sequence
 
 import numpy as np
 from torch import Tensor
 
+from engine.kvcache.cache_identity import LoRA
 from engine.model.kv_tensors import slots_of
 from engine.model.pinned_inputs import InputCopier
 from engine.scheduler import SchedulerOutput
@@ -44,6 +46,23 @@ class PromptRows:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterRows:
+    """Rows [first_row, end_row) that an adapter changes."""
+
+    first_row: int
+    end_row: int
+    lora: LoRA
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRows:
+    """Rows from `first_row` on whose embedding was given, in place of their token's."""
+
+    first_row: int
+    values: Tensor  # [n, hidden_size] float32
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInput:
     """One step, ready for the model."""
 
@@ -54,6 +73,13 @@ class ModelInput:
     sampling: list[int]  # indices into SchedulerOutput.scheduled of the requests that sample
     sample_rows: Tensor  # [len(sampling)] int64
     prompt_rows: list[PromptRows]
+    adapter_rows: Sequence[AdapterRows] = ()
+    embedding_rows: Sequence[EmbeddingRows] = ()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether some rows have more than their token."""
+        return bool(self.adapter_rows or self.embedding_rows)
 
 
 def build_model_input(output: SchedulerOutput, unit_size: int, vocab_size: int, copier: InputCopier) -> ModelInput:
@@ -69,6 +95,8 @@ def build_model_input(output: SchedulerOutput, unit_size: int, vocab_size: int, 
     sampling: list[int] = []
     sample_rows: list[int] = []
     prompt_rows: list[PromptRows] = []
+    adapter_rows: list[AdapterRows] = []
+    embedding_rows: list[EmbeddingRows] = []
     for index, item in enumerate(output.scheduled):
         request, start, end, first_row = item.request, item.start, item.end, len(token_ids)
         assert 0 <= start < end <= request.num_tokens
@@ -80,6 +108,11 @@ def build_model_input(output: SchedulerOutput, unit_size: int, vocab_size: int, 
         if item.samples:
             sampling.append(index)
             sample_rows.append(first_row + item.num_tokens - 1)
+        identity = request.identity
+        if identity.lora is not None:
+            adapter_rows.append(AdapterRows(first_row, len(token_ids), identity.lora))
+        if identity.prompt_embeds is not None and start < request.num_prompt_tokens:
+            embedding_rows.append(EmbeddingRows(first_row, _embeddings(identity.prompt_embeds[start:end], copier)))
         num_top = request.sampling_params.prompt_logprobs
         # The last prompt token predicts an output, not a prompt token.
         stop = min(end, request.num_prompt_tokens - 1)
@@ -97,4 +130,12 @@ def build_model_input(output: SchedulerOutput, unit_size: int, vocab_size: int, 
         sampling=sampling,
         sample_rows=copier.copy(np.array(sample_rows, dtype=np.int64)),
         prompt_rows=prompt_rows,
+        adapter_rows=adapter_rows,
+        embedding_rows=embedding_rows,
     )
+
+
+def _embeddings(given: Sequence[bytes], copier: InputCopier) -> Tensor:
+    """Raw float32 bytes of each position -> [n, hidden_size]."""
+    # A bytearray: torch wants memory that may be written.
+    return copier.copy(np.frombuffer(bytearray(b"".join(given)), dtype="<f4").reshape(len(given), -1))

@@ -13,12 +13,12 @@ from typing import Any, Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
 
 from engine.model.attention import SdpaAttention
 from engine.model.decoder import Decoder, has_decoder
 from engine.model.linear import Linear
 from engine.model.native_kernels import NativeKernels
+from engine.model.row_changes import RowChanges
 
 
 def has_native_decoder(model: Any) -> bool:
@@ -36,9 +36,16 @@ class NativeDecoder(Decoder):
         super().__init__(model, make_linear)
         self._kernels = kernels
 
-    def __call__(self, input_ids: Tensor, positions: Tensor, attention: SdpaAttention, rows: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        attention: SdpaAttention,
+        rows: Tensor | None = None,
+        changes: RowChanges | None = None,
+    ) -> Tensor:
         """As Decoder's; `attention` is planned with the same kernels."""
-        hidden = embedding(input_ids, self.embedding)
+        hidden = self._embed(input_ids, changes)
         num_rows = hidden.shape[0]
         cos, sin = (part.reshape(num_rows, self.head_dim).contiguous() for part in self._rotation(hidden, positions))
         tiles = self._tiles(num_rows)
@@ -46,7 +53,7 @@ class NativeDecoder(Decoder):
         slots = torch.from_numpy(attention.slot_ids)
         for tile in tiles:
             buffers.norm(hidden[tile], None, self.layers[0].norm)
-            self._project(0, buffers, tile, cos, sin, attention, slots)
+            self._project_and_store(0, buffers, tile, cos, sin, attention, slots, changes)
         heads = buffers.rotated.view(num_rows, -1, self.head_dim).transpose(0, 1)
         query, keys, values = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads))
         last = len(self.layers) - 1
@@ -63,16 +70,26 @@ class NativeDecoder(Decoder):
                 delta = layer.down.multiply(buffers.gate(layer.gate_up.multiply(normed)))
                 if index < last:
                     buffers.norm(hidden[tile], delta, self.layers[index + 1].norm)
-                    self._project(index + 1, buffers, tile, cos, sin, attention, slots)
+                    self._project_and_store(index + 1, buffers, tile, cos, sin, attention, slots, changes)
                 else:
                     result[tile] = buffers.norm(hidden[tile], delta, self.norm)
         return result
 
-    def _project(
-        self, index: int, buffers: _Buffers, tile: slice, cos: Tensor, sin: Tensor, attention: SdpaAttention, slots: Tensor
+    def _project_and_store(
+        self,
+        index: int,
+        buffers: _Buffers,
+        tile: slice,
+        cos: Tensor,
+        sin: Tensor,
+        attention: SdpaAttention,
+        slots: Tensor,
+        changes: RowChanges | None,
     ) -> None:
         """q, k and v of one tile, rotated, into the step's buffer and, k and v, into their slots."""
         qkv = self.layers[index].qkv.multiply(buffers.normed)
+        if changes is not None:
+            changes.adapt(index, buffers.normed, qkv, tile.start)
         keys, values = attention.kv.layer(index)
         self._kernels.rotate_store(
             qkv, cos[tile], sin[tile], buffers.rotated[tile], keys, values, slots[tile], self.num_heads

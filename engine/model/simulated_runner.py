@@ -9,8 +9,10 @@ gives a probability distribution over the next token:
     best = digest mod vocab_size;   rank of a token = (token − best) mod vocab_size;   p(rank) = (1 − r) · r^rank
 
 with r between 0.05 and 0.5, also from the digest. The best token is always taken, whatever the temperature.
-Equal tokens give equal outputs: batch neighbours, cache hits, chunks, preemption and the request's id do not
-enter, as they should not in a real model. What it cannot show is the damage wrong K/V would do: none are kept.
+Equal tokens give equal outputs: batch neighbours, cache hits, chunks, preemption, salts and the request's id do not
+enter, as they should not in a real model. What changes a real model's K/V does enter: the name and the path of an
+adapter, and images and prompt embeddings, whose content stands in the place of their tokens. What it cannot show is
+the damage wrong K/V would do: none are kept.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ STEP_OVERHEAD_S = 100e-6
 
 
 class SimulatedRunner:
-    """Computes nothing, on a virtual clock that starts at 0.0 and moves only when a step has tokens.
+    """Computes nothing, on a virtual clock that starts at 0.0 and moves when a step has tokens, or in `wait_until`.
 
     Raises ConfigError for a model or a GPU that is not in engine/cost_model.py, or an MFU outside (0, 1].
     """
@@ -84,8 +86,16 @@ class SimulatedRunner:
         """Seconds on the simulated clock."""
         return self._clock_s
 
+    def wait_until(self, moment_s: float) -> None:
+        """Let time pass with nothing to compute; a moment that is past changes nothing."""
+        self._clock_s = max(self._clock_s, moment_s)
+
+    def token_embeddings(self, token_ids: Sequence[int]) -> list[bytes]:
+        """Bytes that differ where tokens do; there are no embeddings."""
+        return [struct.pack("<I", token_id) for token_id in token_ids]
+
     def _sample(self, request: Request) -> tuple[int, TokenLogprobs | None]:
-        distribution = _distribution(_digest_of(request.all_token_ids), self.vocab_size)
+        distribution = _distribution(_Prefix(request).digest(len(request.all_token_ids)), self.vocab_size)
         num_top = request.sampling_params.logprobs
         if num_top is None:
             return distribution.best, None
@@ -101,10 +111,11 @@ class SimulatedRunner:
         num_top = item.request.sampling_params.prompt_logprobs
         assert num_top is not None
         found = {}
-        digest = _digest_of(token_ids[: item.start])
+        prefix = _Prefix(item.request)
+        digest = prefix.digest(item.start)
         for position in range(item.start + 1, min(item.end + 1, item.request.num_prompt_tokens)):
             # One digest grows along the prompt: starting afresh at each position would cost the square of its length.
-            digest.update(_token_bytes(token_ids[position - 1 : position]))
+            digest.update(prefix.bytes_of(position - 1, position))
             found[position] = _distribution(digest, self.vocab_size).logprobs_of(token_ids[position], num_top)
         return found
 
@@ -138,10 +149,20 @@ def _distribution(digest: hashlib.blake2b, vocab_size: int) -> _Distribution:
     return _Distribution(int.from_bytes(value[:8], "little") % vocab_size, ratio, vocab_size)
 
 
-def _digest_of(token_ids: Sequence[int]) -> hashlib.blake2b:
-    return hashlib.blake2b(_token_bytes(token_ids), digest_size=16)
+class _Prefix:
+    """What a request's hidden states are made of: its tokens, or what stands in their place, and its adapter."""
 
+    def __init__(self, request: Request) -> None:
+        identity = request.identity
+        self._content_ids = identity.content_ids(request.all_token_ids)
+        # Little-endian, so that the rule is the same on every machine: four bytes hold any token, eight any content.
+        self._format = "I" if self._content_ids is request.all_token_ids else "q"
+        self._key = b"" if identity.lora is None else hashlib.sha256("\0".join(identity.lora).encode()).digest()
 
-def _token_bytes(token_ids: Sequence[int]) -> bytes:
-    # Four bytes each, little-endian: any vocabulary, and the same rule on every machine.
-    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+    def bytes_of(self, start: int, end: int) -> bytes:
+        """Positions [start, end)."""
+        return struct.pack(f"<{end - start}{self._format}", *self._content_ids[start:end])
+
+    def digest(self, end: int) -> hashlib.blake2b:
+        """The digest of positions [0, end), to go on with."""
+        return hashlib.blake2b(self.bytes_of(0, end), digest_size=16, key=self._key)

@@ -1,15 +1,18 @@
 """Which steps are replayed, with what padding, and that a replayed step computes what it would alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from engine.config import EngineConfig
+from engine.kvcache.cache_identity import LoRA
 from engine.model.attention import SdpaAttention
 from engine.model.decode_graphs import DecodeGraphs, batch_sizes, padded, padded_size
 from engine.model.kv_tensors import KVTensors, slots_of
 from engine.model.loader import load_model
-from engine.model.model_input import ModelInput, PromptRows, TokenSpan
+from engine.model.model_input import AdapterRows, EmbeddingRows, ModelInput, PromptRows, TokenSpan
 
 CPU = torch.device("cpu")
 
@@ -53,8 +56,10 @@ def test_a_decode_step_is_padded_to_the_next_size(num_requests, size):
         step_of((5, 2)),
         step_of((5, 1), (6, 1), num_sampling=1),
         step_of((5, 1), prompt_rows=[PromptRows("r", 1, 0, 6, [3])]),
+        replace(step_of((5, 1), (6, 1)), adapter_rows=[AdapterRows(1, 2, LoRA("a", "seeded:1"))]),
+        replace(step_of((5, 1)), embedding_rows=[EmbeddingRows(0, torch.zeros(1, 64))]),
     ],
-    ids=["a prompt beside it", "two rows", "a row nobody samples", "prompt log-probabilities"],
+    ids=["a prompt beside it", "two rows", "a row nobody samples", "prompt log-probabilities", "an adapter", "an embedding"],
 )
 def test_other_steps_are_refused(step):
     assert padded_size(step, SIZES) is None

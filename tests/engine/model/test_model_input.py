@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 import torch
 
+from engine.kvcache.cache_identity import LoRA
+from engine.model.model_input import AdapterRows, build_model_input
 from engine.model.pinned_inputs import InputCopier
-from engine.model.model_input import build_model_input
 from engine.request import Request, SamplingParams
 from engine.scheduler import ScheduledRequest, SchedulerOutput
 
@@ -43,6 +45,23 @@ def test_prompt_logprobs_need_the_rows_before_the_prompts_tokens():
     assert build(ScheduledRequest(request, 5, 1, [3, 2])).prompt_rows == []
     # Computed again after a preemption: outputs are not part of the prompt.
     assert build(ScheduledRequest(request, 0, 6, [3, 2])).prompt_rows[0].token_ids == [2, 3, 4, 5]
+
+
+def test_rows_with_an_adapter_or_a_given_embedding_are_named():
+    lora, given = LoRA("a", "seeded:1"), [np.full(4, value, dtype="<f4").tobytes() for value in range(5)]
+    plain, adapted = Request("plain", [1, 2]), Request("adapted", [3, 4, 5], lora=lora)
+    embedded = Request("embedded", [0] * 5, lora=lora, prompt_embeds=given)
+    step = build(ScheduledRequest(plain, 0, 2, [1]), ScheduledRequest(adapted, 1, 2, [2]), ScheduledRequest(embedded, 2, 3, [3, 4]))
+    assert step.is_changed
+    assert step.adapter_rows == [AdapterRows(2, 4, lora), AdapterRows(4, 7, lora)]
+    (rows,) = step.embedding_rows
+    assert rows.first_row == 4 and rows.values.tolist() == [[value] * 4 for value in (2, 3, 4)]
+    embedded.append_output_token_ids([9])
+    later = build(ScheduledRequest(embedded, 5, 1, [3, 4]))
+    assert later.embedding_rows == [] and len(later.adapter_rows) == 1
+    again = build(ScheduledRequest(embedded, 3, 3, [3, 4]))  # the last prompt tokens and an output
+    assert again.embedding_rows[0].values[:, 0].tolist() == [3, 4]
+    assert not build(ScheduledRequest(plain, 0, 2, [1])).is_changed
 
 
 def test_a_token_id_outside_the_vocabulary_never_reaches_the_model():

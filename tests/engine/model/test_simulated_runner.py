@@ -1,11 +1,14 @@
 """The simulated runner, driven with schedules written by hand."""
 
+import hashlib
 import math
+import struct
 
 import pytest
 
 from engine.cost_model import gpu_by_name, model_shape, prefill_seconds, step_seconds
 from engine.errors import ConfigError
+from engine.kvcache.cache_identity import LoRA, MultimodalItem
 from engine.model.simulated_runner import STEP_OVERHEAD_S, SimulatedRunner
 from engine.request import Request, SamplingParams
 from engine.scheduler import ScheduledRequest, SchedulerOutput
@@ -57,6 +60,39 @@ def test_a_resumed_request_goes_on_as_if_it_had_never_stopped():
     runner = SimulatedRunner()  # everything computed again, outputs included
     [third] = runner.execute(step((request, 0, request.num_tokens))).sampled_token_ids
     assert third == expected[2]
+
+
+def test_tokens_without_an_identity_are_the_digest_of_their_ids_alone():
+    runner = SimulatedRunner()
+    digest = hashlib.blake2b(struct.pack("<40I", *PROMPT), digest_size=16).digest()
+    expected = int.from_bytes(digest[:8], "little") % runner.vocab_size
+    assert generate(runner, request_of(), 1) == generate(runner, Request("s", PROMPT, cache_salt="salt"), 1) == [expected]
+
+
+def test_whatever_changes_a_real_model_s_kv_changes_the_output():
+    image = MultimodalItem("cat", 10, 5)
+    identities = [
+        {}, {"lora": LoRA("a", "/1")}, {"lora": LoRA("a", "/2")}, {"lora": LoRA("b", "/1")}, {"mm_items": [image]},
+        {"mm_items": [image._replace(identifier="dog")]}, {"mm_items": [image._replace(offset=11)]},
+        {"prompt_embeds": [b"1"] * 40}, {"prompt_embeds": [b"1"] * 39 + [b"2"]}, {"prompt_embeds": [b"1"] * 40, "lora": LoRA("a", "/1")},
+    ]  # fmt: skip
+    outputs = [tuple(generate(SimulatedRunner(), Request("a", PROMPT, **fields), 3)) for fields in identities]
+    assert len(set(outputs)) == len(identities)
+    # The tokens under given embeddings are read by nobody.
+    assert tuple(generate(SimulatedRunner(), Request("a", [0] * 40, prompt_embeds=[b"1"] * 40), 3)) == outputs[7]
+
+
+@pytest.mark.parametrize("identity", [{"lora": LoRA("a", "/1")}, {"mm_items": [MultimodalItem("cat", 10, 25)]}])
+def test_prompt_logprobs_under_an_identity_do_not_depend_on_chunks_either(identity):
+    def reports(*chunks):
+        runner, start, found = SimulatedRunner(), 0, {}
+        request = Request("a", PROMPT, SamplingParams(prompt_logprobs=1), **identity)
+        for num_tokens in chunks:
+            found |= runner.execute(step((request, start, num_tokens))).prompt_logprobs["a"]
+            start += num_tokens
+        return found
+
+    assert reports(40) == reports(3, 30, 7)
 
 
 @pytest.mark.parametrize("position", [0, 20, 39])
@@ -163,3 +199,10 @@ def test_a_choice_that_does_not_exist_is_refused_by_name(choice):
     [field] = choice
     with pytest.raises(ConfigError, match=field):
         SimulatedRunner(**choice)
+
+
+def test_time_passes_while_nothing_is_computed_and_never_runs_back():
+    runner = SimulatedRunner()
+    runner.wait_until(2.5)
+    runner.wait_until(1.0)
+    assert runner.now() == 2.5
