@@ -100,6 +100,18 @@ def ratio_of_medians(
     return Ratio(statistics.median(numerators) / statistics.median(denominators), cuts[0], cuts[-1])
 
 
+def auc(positives: Sequence[float], negatives: Sequence[float]) -> float:
+    """The chance that a random positive is larger than a random negative, ties counted half.
+
+    1: all are larger, the two never mix; 0.5: chance; 0: all are smaller. The area under the ROC curve, by ranks (Hanley
+    and McNeil 1982). Raises ValueError when a side is empty.
+    """
+    if not positives or not negatives:
+        raise ValueError("samples are empty; accepted: at least one number on each side")
+    wins = sum((one > other) + (one == other) / 2 for one in positives for other in negatives)
+    return wins / (len(positives) * len(negatives))
+
+
 def time_repeats(
     run: Callable[[], object],
     num_samples: int,

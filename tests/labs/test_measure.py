@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labs.measure import Spread, percentiles, ratio_of_medians, time_repeats
+from labs.measure import Spread, auc, percentiles, ratio_of_medians, time_repeats
 
 
 def test_a_summary_holds_the_median_the_ends_and_the_median_distance():
@@ -90,3 +90,24 @@ def test_repeats_leave_the_warm_up_out():
 def test_what_cannot_be_summarised_is_refused_with_what_is_accepted(call):
     with pytest.raises(ValueError, match="accepted: "):
         call()
+
+
+@pytest.mark.parametrize(
+    "positives, negatives, area",
+    [
+        ([3.0, 4.0], [1.0, 2.0], 1.0), ([1.0, 2.0], [3.0, 4.0], 0.0), ([1.0, 1.0], [1.0], 0.5),
+        ([1.0, 3.0], [2.0], 0.5), ([2.0, 3.0], [2.0, 1.0], 0.875),
+    ],
+)  # fmt: skip
+def test_the_auc_counts_pairs_and_ties_half(positives, negatives, area):
+    assert auc(positives, negatives) == area
+
+
+def test_an_auc_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="samples are empty; accepted"):
+        auc([], [1.0])
+
+
+@given(samples=st.lists(st.integers(0, 9), min_size=1, max_size=20), others=st.lists(st.integers(0, 9), min_size=1, max_size=20))
+def test_the_auc_of_the_other_side_is_the_rest(samples, others):
+    assert auc(samples, others) == pytest.approx(1 - auc(others, samples))

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.cost_model import gpu_by_name, model_shape
@@ -127,11 +127,66 @@ def test_the_last_sampled_token_is_not_offered_to_the_next_turn(output_tokens, h
     assert theory.reuse(offered, 12 + output_tokens + 10, 16) == hits
 
 
+@given(unit=st.integers(2, 60), others=st.lists(st.integers(0, 300), max_size=5))
+def test_the_unit_is_read_from_hits_when_a_match_ends_just_before_the_second_block(unit, others):
+    matches = [2 * unit - 1, *others]
+    observed = [(match, match + 1, theory.reuse(match, match + 1, unit)) for match in matches]
+    assert theory.fitting_units(observed, 400) == [unit]
+    assert unit in theory.fitting_units(observed[1:], 400)
+
+
 def test_the_mean_loss_is_the_mean_over_all_remainders():
     for unit in (1, 16, 784):
         losses = [match - theory.reuse(match, 10_000, unit) for match in range(5 * unit)]
         assert theory.mean_rounding_loss(unit) == sum(losses) / len(losses)
     assert theory.mean_rounding_loss(16) == 7.5
+
+
+@given(match_tokens=lengths, prompt_tokens=lengths, unit=units)
+def test_what_a_match_loses_is_lost_to_whole_blocks_or_to_the_last_token(match_tokens, prompt_tokens, unit):
+    match_tokens = min(match_tokens, prompt_tokens)
+    to_rounding = theory.rounding_loss(match_tokens, unit)
+    to_last_token = theory.last_token_loss(match_tokens, prompt_tokens, unit)
+    assert to_rounding + to_last_token == match_tokens - theory.reuse(match_tokens, prompt_tokens, unit)
+    assert to_last_token == (unit if match_tokens == prompt_tokens and prompt_tokens % unit == 0 else 0)
+
+
+@pytest.mark.parametrize("num_dropped, hits", [(0, theory.repeat), (1, theory.drafter_hits)])
+@given(prompt_tokens=lengths, unit=units)
+def test_the_next_length_that_reuses_more_is_the_first_one_that_does(num_dropped, hits, prompt_tokens, unit):
+    longer = theory.next_longer_repeat(prompt_tokens, unit, num_dropped)
+    assert hits(longer, unit) > hits(prompt_tokens, unit) == hits(longer - 1, unit)
+
+
+@given(match_tokens=lengths, unit=units)
+def test_the_next_match_that_reuses_more_is_the_first_one_that_does(match_tokens, unit):
+    longer = theory.next_longer_match(match_tokens, unit)
+    reused = [theory.reuse(match, 10_000, unit) for match in (match_tokens, longer - 1, longer)]
+    assert reused[0] == reused[1] < reused[2]
+
+
+def test_a_prefix_of_240_tokens_hits_in_blocks_of_784_only_when_it_is_784_long():
+    assert theory.next_longer_match(240, 784) == 784
+
+
+def test_a_drafter_recomputes_one_block_more_of_any_match():
+    assert theory.drafter_reuse(2000, 2200, 16) == 1984
+    assert theory.drafter_reuse(16, 2200, 16) == theory.drafter_reuse(3, 2200, 16) == 0
+    assert theory.drafter_reuse(2200, 2200, 16) == theory.drafter_hits(2200, 16)
+    for match in (0, 15, 16, 17, 2000, 2200):
+        lost = theory.drafter_loss(match, 2200, 16)
+        assert theory.drafter_reuse(match, 2200, 16) + lost == theory.reuse(match, 2200, 16)
+    assert theory.drafter_shared_prefix_hits(10, 2000, 2200, 16) == 9 * 1984
+
+
+@pytest.mark.parametrize("output_tokens, hits", [(4, 0), (5, 16)])
+def test_the_next_turn_reuses_whole_blocks_of_what_has_kv(output_tokens, hits):
+    assert theory.next_turn_hits(12, output_tokens, 16) == hits
+
+
+def test_ten_requests_of_which_2000_of_2200_tokens_are_shared_hit_81_82_percent():
+    hits = theory.shared_prefix_hits(10, 2000, 2200, 16)
+    assert round(theory.hit_rate(hits, theory.queries(10, 2200)), 4) == 0.8182
 
 
 @pytest.mark.parametrize(
@@ -161,6 +216,38 @@ def test_costs_meet_the_worked_numbers():
     assert theory.pool_blocks(52.32 * 2**30, LLAMA, 16) == 26_787
 
 
+def test_what_the_cache_saves_is_the_difference_of_cold_and_warm():
+    cold_s, warm_s = (theory.prefill_seconds(LLAMA, H100, MFU, start, 2200) for start in (0, 2000))
+    assert theory.saved_seconds(LLAMA, H100, MFU, 2000) == pytest.approx(cold_s - warm_s)
+    assert round(theory.redundant_share(LLAMA, 2000, 2200), 4) == 0.9062
+    assert round(theory.achieved_flops_per_s(H100, MFU) / 1e12, 1) == 445.2
+
+
+def test_a_gpu_is_full_at_the_rate_that_saturates_it():
+    rate = theory.saturating_requests_per_s(LLAMA, H100, MFU, 0, 2200)
+    assert theory.prefill_load(LLAMA, H100, MFU, 0, 2200, rate) == pytest.approx(1)
+    assert theory.prefill_load(LLAMA, H100, MFU, 0, 2200, 20) > 1 > theory.prefill_load(LLAMA, H100, MFU, 2000, 2200, 20)
+
+
+def test_a_pool_of_26787_blocks_holds_52_requests_of_8192_tokens_and_the_null_block():
+    usable = theory.usable_blocks(26_787)
+    assert (usable, theory.pool_tokens(usable, 16)) == (26_786, 428_576)
+    assert theory.concurrent_requests(usable, 8192, 16) == 52
+    assert theory.concurrent_requests(10, 17, 16) == 5  # two blocks each
+    assert theory.key_bytes(usable, 256) == usable * 36
+    assert theory.key_bytes(usable, 128) == usable * 20
+
+
+def test_a_gpus_pool_is_its_memory_less_the_weights():
+    assert theory.pool_bytes(H100, 0.5, LLAMA) == 40e9 - 16.06e9
+    assert theory.pool_bytes(H100, 0.5, LLAMA, 1) == 40e9 - 8.03e9
+    assert theory.kv_bytes_per_token(LLAMA) == 2 * 32 * 8 * 128 * 2
+
+
+def test_reading_the_weights_takes_their_bytes_at_the_memorys_speed():
+    assert theory.weight_read_seconds(LLAMA, H100) == 16.06e9 / 3.35e12
+
+
 def test_an_h100_saturates_below_twenty_cold_prompts_a_second_and_far_above_it_when_warm():
     cold = theory.saturating_requests_per_s(LLAMA, H100, MFU, 0, 2200)
     warm = theory.saturating_requests_per_s(LLAMA, H100, MFU, 2000, 2200)
@@ -178,6 +265,12 @@ def test_the_birthday_bound_is_not_below_the_exact_chance():
     assert exact <= theory.collision_probability(50, 16) < 1.1 * exact
 
 
+@pytest.mark.parametrize("bits", [64, 128, 256])
+def test_the_blocks_of_a_chance_are_the_bound_turned_round(bits):
+    assert theory.collision_probability(theory.blocks_at_chance(1e-6, bits), bits) == pytest.approx(1e-6)
+    assert theory.naming_seconds(1e9, 1e6) == 1000
+
+
 def test_a_prediction_carries_the_formula_with_its_numbers():
     prediction = Prediction(*predict(theory.shared_prefix_hits, 10, 2000, prompt_tokens=2200, unit=16))
     assert prediction.value == 18_000
@@ -189,26 +282,72 @@ LAWS = [
     (theory.unnamed_tail, (2200, 16)),
     (theory.newly_full_blocks, (2200, 200, 16)),
     (theory.reproduced_hashes, (89,)),
+    (theory.names_in_common, (2200, 16, 1)),
     (theory.reuse, (2000, 2200, 16)),
     (theory.repeat, (2000, 16)),
     (theory.mean_rounding_loss, (16,)),
     (theory.drafter_hits, (2200, 16)),
+    (theory.drafter_reuse, (2000, 2200, 16)),
+    (theory.drafter_loss, (2000, 2200, 16)),
+    (theory.moved_behind_gain, (0, 2000, 2201, 16)),
     (theory.offered_by_turn, (12, 5)),
     (theory.queries, (10, 2200)),
     (theory.shared_prefix_hits, (10, 2000, 2200, 16)),
+    (theory.grouped_prefix_hits, (12, 4, 2000, 2200, 16)),
+    (theory.grouped_prefix_blocks, (12, 4, 2000, 2200, 16)),
+    (theory.resets_accepted, (1,)),
+    (theory.fewest_wrong_outputs, (144, 8)),
+    (theory.guess_auc, (16, 256)),
+    (theory.chance_auc_spread, (12, 12)),
+    (theory.tokens_guessed_singly, (8, 16)),
+    (theory.single_token_guesses, (4, 8, 8)),
+    (theory.guesses_to_extend, (4, 16, 16)),
     (theory.fresh_salt_hits, (10, 2200, 16)),
     (theory.unique_prepend_hits, (3, 1, 2200, 16)),
     (theory.shared_extra_hits, (3, 1, 2000, 2200, 16)),
     (theory.unique_append_hits, (3, 1, 2000, 2200, 16)),
     (theory.concurrent_repeat_hits, (20, 1, 256, 16)),
     (theory.first_step_requests, (20, 256, 4096, 128)),
+    (theory.turn_hits_tails_first, (2, 2001, 16, 200)),
+    (theory.turn_hits_whole_prompts, (2, 2001, 16, 200)),
+    (theory.hits_in_turn, (20, 2, 1184)),
+    (theory.outputs_before_preemption, (2, 64, 16, 14)),
+    (theory.resumed_queries, (64, 49)),
+    (theory.resumed_hits_tails_first, (64, 64, 16, 14)),
+    (theory.resumed_hits_whole_leaf, (64, 64, 16, 14)),
+    (theory.computed_twice, (113, 96)),
+    (theory.failed_admissions, (16,)),
+    (theory.hash_probes, (2000, 2200, 16)),
+    (theory.tree_probes, (1, 2000, 2200, 16)),
+    (theory.duplicate_blocks, (112, 16, 1)),
     (theory.prefill_flops, (LLAMA, 0, 2200)),
     (theory.prefill_seconds, (LLAMA, H100, MFU, 0, 2200)),
     (theory.cold_over_warm, (LLAMA, 2000, 2200)),
+    (theory.simulated_ttft, (LLAMA, H100, MFU, 100e-6, 2000, 2200, 4096)),
     (theory.redundant_flops_per_s, (LLAMA, 2000, 20)),
     (theory.saturating_requests_per_s, (LLAMA, H100, MFU, 0, 2200)),
     (theory.pool_blocks, (52.32 * 2**30, LLAMA, 16)),
     (theory.collision_probability, (1e9, 256)),
+    (theory.rounding_loss, (2000, 16)),
+    (theory.last_token_loss, (2000, 2000, 16)),
+    (theory.next_longer_match, (240, 784)),
+    (theory.next_longer_repeat, (2000, 16)),
+    (theory.next_turn_hits, (12, 5, 16)),
+    (theory.drafter_shared_prefix_hits, (10, 2000, 2200, 16)),
+    (theory.hit_rate, (18_000, 22_000)),
+    (theory.redundant_share, (LLAMA, 2000, 2200)),
+    (theory.saved_seconds, (LLAMA, H100, MFU, 2000)),
+    (theory.achieved_flops_per_s, (H100, MFU)),
+    (theory.prefill_load, (LLAMA, H100, MFU, 0, 2200, 20)),
+    (theory.weight_read_seconds, (LLAMA, H100)),
+    (theory.pool_bytes, (H100, 0.92, LLAMA)),
+    (theory.kv_bytes_per_token, (LLAMA,)),
+    (theory.usable_blocks, (26_787,)),
+    (theory.pool_tokens, (26_786, 16)),
+    (theory.concurrent_requests, (26_786, 8192, 16)),
+    (theory.key_bytes, (26_786, 256)),
+    (theory.blocks_at_chance, (1e-6, 128)),
+    (theory.naming_seconds, (1e9, 1e6)),
 ]
 
 
@@ -240,6 +379,58 @@ def test_named_and_unnamed_tokens_make_the_prompt_and_appends_add_up(length, app
     assert theory.newly_full_blocks(2_200, 200, 16) == 13 and theory.unnamed_tail(2_200, 16) == 8
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 120), st.integers(0, 40), st.sampled_from([1, 3, 16]), st.floats(0, 0.999))
+def test_of_two_families_in_turns_each_finds_what_survived_the_other(shared, tail, unit, share_of_second):
+    from engine.config import EngineConfig
+    from engine.llm_engine import LLMEngine
+    from engine.model.simulated_runner import SimulatedRunner
+    from engine.request import SamplingParams
+
+    length = shared + tail
+    needed = -(-length // unit)
+    usable = needed + int(share_of_second * needed)
+    assume(usable * unit > length)  # or the engine refuses the request: a token is generated
+    prompts = [[family] * shared + [10 + turn] * tail for turn in range(3) for family in (1, 2)]
+    for cache, survives in (("hash", theory.turn_hits_tails_first), ("radix", theory.turn_hits_whole_prompts)):
+        if cache == "radix" and usable >= needed + length // unit > needed:
+            continue  # room for both
+        kept = min(theory.reuse(shared, length, unit), survives(2, length, unit, usable))
+        engine = LLMEngine(EngineConfig(prefix_cache=cache, block_size=unit, page_size=unit, num_gpu_blocks=usable + 1), SimulatedRunner())
+        found = [engine.generate(prompt, SamplingParams(max_tokens=1, ignore_eos=True))[0].num_cached_tokens for prompt in prompts]
+        assert found == [0, 0, kept, kept, kept, kept]
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=8), st.sampled_from([1, 2, 3]))
+def test_a_tree_asks_as_often_as_its_law_says(prompts, unit):
+    from labs.probe_count import CountingTree
+
+    tree, seen = CountingTree(unit), []
+    for prompt in prompts:
+        before = tree.num_probes
+        found = tree.match(prompt[: len(prompt) - 1]).num_tokens
+        assert found == theory.control_hits(prompt, [ids for ids, _ in seen], unit)
+        nodes = theory.path_nodes(prompt, seen, unit)
+        assert tree.num_probes - before == theory.tree_probes(nodes, found, len(prompt), unit)
+        tree.insert(prompt, range(len(prompt)))
+        seen.append((prompt, found))
+
+
+def test_a_simulated_prompt_takes_its_arithmetic_its_reading_and_an_overhead_a_step():
+    cold, warm = (theory.simulated_ttft(LLAMA, H100, MFU, 100e-6, cached, 2200, 4096) for cached in (0, 2000))
+    assert round(cold * 1e3, 1) == 82.3 and round(warm * 1e3, 1) == 7.8 and round((cold - warm) * 1e3, 1) == 74.5
+    few = theory.simulated_ttft(LLAMA, H100, MFU, 0.0, 2190, 2200, 4096)
+    assert few > theory.weight_read_seconds(LLAMA, H100) > theory.prefill_seconds(LLAMA, H100, MFU, 2190, 2200)
+    in_chunks = theory.simulated_ttft(LLAMA, H100, MFU, 100e-6, 0, 2200, 1000)
+    assert in_chunks == pytest.approx(cold + 2 * 100e-6)
+
+
+def test_requests_that_come_faster_than_they_are_served_wait_longer_and_longer():
+    assert theory.queueing_ttfts([0, 1, 2, 3], 0.5) == [0.5, 0.5, 0.5, 0.5]
+    assert theory.queueing_ttfts([0, 1, 2, 10], 3) == [3, 5, 7, 3]
+
+
 def test_every_law_is_in_the_list_above():
     marked = {function for function in vars(theory).values() if hasattr(function, "formula")}
     assert marked == {law for law, _ in LAWS}
@@ -259,7 +450,21 @@ def test_a_function_that_is_not_a_law_cannot_predict():
         (lambda: theory.shared_prefix_hits(0, 1, 2, 1), "num_requests"),
         (lambda: theory.offered_by_turn(5, 0), "output_tokens"),
         (lambda: theory.unique_prepend_hits(2, 0, 10, 1), "num_prepended"),
+        (lambda: theory.turn_hits_tails_first(0, 10, 1, 20), "num_prompts"),
+        (lambda: theory.turn_hits_whole_prompts(2, 10, 1, 9), "prompt_tokens"),
+        (lambda: theory.outputs_before_preemption(2, 65, 16, 8), "prompt_tokens"),
         (lambda: theory.cold_over_warm(LLAMA, 10, 10), "cached_tokens"),
+        (lambda: theory.simulated_ttft(LLAMA, H100, MFU, 0.0, 10, 10, 100), "cached_tokens"),
+        (lambda: theory.duplicate_blocks(16, 16, 2), "keeps_copies"),
+        (lambda: theory.rounding_loss(-1, 16), "match_tokens"),
+        (lambda: theory.next_longer_repeat(0, 16), "prompt_tokens"),
+        (lambda: theory.drafter_shared_prefix_hits(0, 1, 2, 1), "num_requests"),
+        (lambda: theory.hit_rate(0, 0), "num_queries"),
+        (lambda: theory.pool_bytes(H100, 0, LLAMA), "utilization"),
+        (lambda: theory.usable_blocks(0), "num_blocks"),
+        (lambda: theory.concurrent_requests(1, 0, 16), "request_tokens"),
+        (lambda: theory.blocks_at_chance(0, 16), "chance"),
+        (lambda: theory.naming_seconds(1, 0), "blocks_per_s"),
     ],
 )
 def test_a_size_that_cannot_be_is_refused_by_name(call, field):

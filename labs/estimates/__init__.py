@@ -1,0 +1,1 @@
+"""Estimates: what the laws say for numbers that somebody types, before or without any run."""
