@@ -14,9 +14,12 @@ import typer
 
 from labcli.command_group import CommandGroup
 from labcli.commands.bench import bench
+from labcli.commands.diagnose_pair import diagnose_pair
 from labcli.commands.explain import explain
 from labcli.commands.hash_bench import hash_bench
 from labcli.commands.labs import list_labs
+from labcli.commands.predict import predict
+from labcli.commands.results import results
 from labcli.commands.run_lab import run_lab
 from labcli.commands.verify import verify
 
@@ -27,7 +30,10 @@ app.command("labs")(list_labs)
 app.command("explain")(explain)
 app.command("hash-bench")(hash_bench)
 app.command("verify")(verify)
+app.command("diagnose-pair")(diagnose_pair)
 app.add_typer(bench, name="bench")
+app.add_typer(results, name="results")
+app.add_typer(predict, name="predict")
 
 
 def _print_version(asked: bool) -> None:

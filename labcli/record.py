@@ -16,13 +16,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field, is_dataclass
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
 from labs.chart import Chart, ChartSeries
 from labs.protocol import Measurement, Prediction
 
 SCHEMA_VERSION = 2
 STATUSES = ("ok", "disagrees", "interrupted", "failed")
+LARGEST_NUMBER = 1e300  # of samples and charts: the difference of two is a number still
 
 _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "run_id": str, "started_at": str, "finished_at": str, "environment": dict, "lab": dict, "sources": dict,
@@ -82,7 +83,11 @@ class ResultRecord:
     def from_json(cls, text: str) -> ResultRecord:
         """Read `to_json`'s text back. Raises RecordError naming what does not fit."""
         try:
-            content = json.loads(text)
+            content = json.loads(text, parse_constant=_refuse_constant)
+        except RecursionError:
+            raise RecordError("not a record: it is nested too deeply") from None
+        except RecordError:
+            raise
         except ValueError as error:
             raise RecordError(f"not JSON: {error}") from None
         if not isinstance(content, dict):
@@ -126,16 +131,79 @@ def _check_fields(content: dict[str, Any]) -> None:
             raise RecordError(f"{name} is a {type(content[name]).__name__}, which is not what a record holds there")
     if content["status"] not in STATUSES:
         raise RecordError(f"status is {content['status']!r}; accepted: {', '.join(STATUSES)}")
-    if not {"number", "name", "question"} <= content["lab"].keys():
+    lab = content["lab"]
+    if not {"number", "name", "question"} <= lab.keys():
         raise RecordError("lab lacks one of number, name, question")
+    if not (lab["number"] is None or _is_count(lab["number"])) or not _are_texts((lab["name"], lab["question"])):
+        raise RecordError("lab has a number, name or question that is none")
+    if not _is_target(content["target"]):
+        raise RecordError("target does not fit: kind is a text, opened a list of engines with model, dtype and device")
+    environment = content["environment"]
+    if not all(environment.get(name) is None or isinstance(environment[name], str) for name in ("machine", "commit")):
+        raise RecordError("environment has a machine or commit that is no text")
+    if not _are_texts(content["findings"]) or not _are_texts(content["sources"].values()):
+        raise RecordError("findings or sources hold something that is no text")
+
+
+def _is_target(target: dict[str, Any]) -> bool:
+    opened = target.get("opened") or []
+    return (
+        isinstance(target.get("kind"), str)
+        and isinstance(target.get("engine_config"), (dict, type(None)))
+        and isinstance(opened, list)
+        and all(isinstance(one, dict) and _are_texts(one.get(name) for name in ("model", "dtype", "device")) for one in opened)
+    )
+
+
+def _refuse_constant(name: str) -> None:
+    raise RecordError(f"{name} is no number; accepted: finite numbers")
+
+
+def _are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _number(value: Any) -> float | int:
+    """The value, if it is a finite number. Raises TypeError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
+        raise TypeError(f"{str(value)[:40]!r} is no finite number")
+    return value
+
+
+def _text(value: Any) -> str:
+    """The value, if it is a text. Raises TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:40]!r} is no text")
+    return value
 
 
 def _measurement_from(content: Any) -> Measurement:
     try:
         predicted = content["predicted"]
-        return Measurement(
-            **{**content, "samples": tuple(content["samples"]), "predicted": Prediction(**predicted) if predicted else None}
+        one = Measurement(
+            **{
+                **content,
+                "samples": tuple(map(_number, content["samples"])),
+                "predicted": Prediction(**predicted) if predicted else None,
+            }
         )
+        for text in (one.name, one.unit, one.group, one.row, one.note):
+            _text(text)
+        if not one.samples:
+            raise TypeError(f"{one.name} has no samples")
+        if not isinstance(one.params, dict):
+            raise TypeError(f"the params of {one.name} are a {type(one.params).__name__}")
+        if one.predicted is not None:
+            _text(one.predicted.law)
+            _number(one.predicted.value)
+            for bound in (one.predicted.low, one.predicted.high):
+                if bound is not None:
+                    _number(bound)
+        return one
     except (TypeError, KeyError) as error:
         raise RecordError(f"a measurement does not fit: {error}") from None
 
@@ -144,14 +212,17 @@ def _chart_from(content: Any) -> Chart:
     try:
         series = tuple(
             ChartSeries(
-                name=one["name"],
-                rows=tuple(one["rows"]),
-                values=tuple(map(tuple, one["values"])),
-                points=tuple(map(tuple, one["points"])),
-                cells=tuple(one["cells"]),
+                name=_text(one["name"]),
+                rows=tuple(map(_text, one["rows"])),
+                values=tuple(tuple(map(_number, row)) for row in one["values"]),
+                points=tuple((_number(x), _number(y)) for x, y in one["points"]),
+                cells=tuple(map(_text, one["cells"])),
             )
             for one in content["series"]
         )
-        return Chart(**{**content, "series": series})
+        chart = Chart(**{**content, "series": series})
+        for text in (chart.title, chart.unit, chart.x_label, chart.y_label):
+            _text(text)
+        return chart
     except (TypeError, KeyError, ValueError) as error:
         raise RecordError(f"a chart does not fit: {error}") from None

@@ -3,16 +3,28 @@
     <results>/<lab>/<utc>_<machine>_<commit>.json
     results/04-prefix-cache-hit-rate/20260301T142501Z_1f0c9a3e_4b825dc6.json
 
-A record appears under its name whole or not at all, and never takes the place of another.
+A record appears under its name whole or not at all, and never takes the place of another. A file that holds no
+record stops nobody: whoever reads many records is told its name and goes on.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Callable, Iterable, Iterator
 
-from labcli.record import ResultRecord
+from labcli.record import RecordError, ResultRecord
+from labcli.whole_file import link_new, partial_file, remove_leftovers
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A record and the file it was read from."""
+
+    path: Path
+    record: ResultRecord
 
 
 class ResultsStore:
@@ -46,43 +58,51 @@ class ResultsStore:
 
     def _save(self, text: str, folder: Path, stem: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor, partial = tempfile.mkstemp(dir=folder, prefix=".partial-", suffix=".json")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(partial, 0o644)  # mkstemp's files are for their owner alone
-            return _publish(partial, folder, stem)
-        finally:
-            if os.path.exists(partial):
-                os.unlink(partial)
+        remove_leftovers(folder)
+        with partial_file(folder, text, ".json") as partial:
+            counter = 1
+            while True:  # a counter when two runs start in the same second
+                path = folder / (f"{stem}.json" if counter == 1 else f"{stem}_{counter}.json")
+                try:
+                    link_new(partial, path)
+                    return path
+                except FileExistsError:
+                    counter += 1
 
     def load(self, path: str | os.PathLike[str]) -> ResultRecord:
-        """Read one record. Raises RecordError when the file holds none."""
-        return ResultRecord.from_json(Path(path).read_text(encoding="utf-8"))
+        """Read one record. Raises RecordError when the file holds none, OSError when it cannot be read."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise RecordError("not a text in UTF-8") from None
+        return ResultRecord.from_json(text)
+
+    def read(self, paths: Iterable[Path], on_damaged: Callable[[Path, str], None]) -> Iterator[StoredRecord]:
+        """The records of the paths, one at a time; `on_damaged` hears of each file that holds none, and why."""
+        for path in paths:
+            try:
+                record = self.load(path)
+            except RecordError as error:
+                on_damaged(path, str(error))
+            except OSError as error:
+                on_damaged(path, error.strerror or type(error).__name__)
+            else:
+                yield StoredRecord(path, record)
 
     def find(self, label: str = "*") -> list[Path]:
         """Paths of all records of a lab ("04-prefix-cache-hit-rate"; all labs by default), newest first."""
-        return sorted(self.folder.glob(f"{label}/[!.]*.json"), key=lambda path: path.name, reverse=True)
+        return sorted(self.folder.glob(f"{label}/[!.]*.json"), key=_age_key, reverse=True)
+
+    def labels(self) -> list[str]:
+        """Folders that hold records, by name."""
+        return sorted({path.parent.name for path in self.find()})
 
 
-def _publish(partial: str, folder: Path, stem: str) -> Path:
-    """Give the finished file its name, with a counter when two runs end in the same second."""
-    counter = 1
-    while True:
-        path = folder / (f"{stem}.json" if counter == 1 else f"{stem}_{counter}.json")
-        try:
-            os.link(partial, path)  # fails where the name is taken; a rename would replace that record
-            return path
-        except FileExistsError:
-            counter += 1
-        except OSError:
-            if path.exists():
-                counter += 1
-                continue
-            os.replace(partial, path)  # a file system without hard links
-            return path
+def _age_key(path: Path) -> tuple[str, int, str]:
+    """Start of the run, then the counter of runs that start in the same second."""
+    utc, _, rest = path.stem.partition("_")
+    counter = rest.split("_")[2:]
+    return utc, int(counter[0]) if counter and counter[0].isdecimal() else 1, path.name
 
 
 def _file_stem(record: ResultRecord) -> str:

@@ -82,8 +82,9 @@ def _loaded_heavy(code: str) -> str:
     return done.stdout.rpartition("HEAVY ")[2].strip()
 
 
-LIGHT_MODULES = ["engine", "labs.catalog", "labcli.main", "labcli.lab_run", "labcli.hash_run", "labcli.render.lab_report", "labs.hash_cost", "labs.lab_01_hash_cost"]
+LIGHT_MODULES = ["engine", "labs.catalog", "labcli.main", "labcli.lab_run", "labcli.hash_run", "labcli.render.lab_report", "labcli.render.report_html", "labcli.record_comparison", "labs.hash_cost", "labs.lab_01_hash_cost"]
 LIGHT_MODULES += [name for name in MODULES if name.startswith("engine.kvcache")]
+LIGHT_MODULES += [name for name in MODULES if name.startswith("labs.estimates.") or name == "engine.model_shape"]
 
 
 @pytest.mark.parametrize("name", LIGHT_MODULES)
@@ -91,7 +92,7 @@ def test_importing_a_light_room_loads_no_torch(name):
     assert _loaded_heavy(f"import {name}") == "[]"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run-lab", "--help"], ["labs"], ["run-lab", "nope"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run-lab", "--help"], ["labs"], ["run-lab", "nope"], ["results", "list"], ["results", "--help"], ["predict", "collision", "--blocks", "9"]])
 def test_a_command_that_runs_nothing_loads_no_torch(arguments):
     code = f"from labcli.main import main\nsys.argv = ['labcli', *{arguments!r}]\ntry: main()\nexcept SystemExit: pass"
     assert _loaded_heavy(code) == "[]"

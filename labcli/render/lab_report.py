@@ -168,7 +168,9 @@ def _predicted(one: Measurement) -> str:
     value = format_value(law.value, one.unit)
     if law.low is None or law.high is None:
         return value
-    return f"{value} [{format_value(law.low, one.unit)}–{format_value(law.high, one.unit)}]"
+    low, high = format_value(law.low, one.unit), format_value(law.high, one.unit)
+    # A range that only allows for rounding looks like the value.
+    return value if low == value == high else f"{value} [{low}–{high}]"
 
 
 def _print_laws_and_notes(console: Console, measurements: Sequence[Measurement]) -> None:

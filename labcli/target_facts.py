@@ -1,0 +1,39 @@
+"""TargetFacts: the few words that tell one record's target from another's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labcli.record import ResultRecord
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """None where the record does not say, as for a bench that runs no model."""
+
+    kind: str  # "engine", "sim", "vllm", …; "none" for a bench without an engine
+    gpu: str | None  # whose time the simulated target computes, as typed
+    model: str | None
+    dtype: str | None
+    device: str | None
+
+    @classmethod
+    def of(cls, record: ResultRecord) -> TargetFacts:
+        """From the first engine the lab opened, or from the settings it was given."""
+        target = record.target
+        opened = (target.get("opened") or [None])[0]
+        found = opened or {**(target.get("engine_config") or {}), **({"dtype": target["dtype"]} if "dtype" in target else {})}
+        model, dtype, device = (_text_or_none(found.get(name)) for name in ("model", "dtype", "device"))
+        return cls(target["kind"], _text_or_none(target.get("gpu")), model, dtype, device)
+
+    @property
+    def words(self) -> str:
+        """ "engine smollm2 bfloat16 cpu", "sim llama-3-8b bfloat16 h100-sxm", "no engine"."""
+        if self.kind == "none":
+            return "no engine"
+        where = self.gpu or (None if self.device == "none" else self.device)
+        return " ".join(part for part in (self.kind, self.model, self.dtype, where) if part)
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else str(value)
