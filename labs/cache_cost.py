@@ -140,15 +140,18 @@ def bytes_per_block(prompts: Sequence[list[int]], config: Config, prefix_cache: 
         tracemalloc.stop()
 
 
-def time_lookups(config: Config, prefix_cache: str, trials: int) -> list[tuple[int, tuple[float, ...]]]:
-    """Seconds to look up a cached prompt, for each length of LOOKUP_TOKENS."""
+def time_lookups(
+    config: Config, prefix_cache: str, trials: int, lengths: Sequence[int] | None = None
+) -> list[tuple[int, tuple[float, ...]]]:
+    """Seconds to look up a cached prompt, for each length in tokens; None: LOOKUP_TOKENS."""
+    lengths = LOOKUP_TOKENS if lengths is None else lengths
     engine_config = EngineConfig(
         prefix_cache=prefix_cache,
         block_size=config.block_size,
         page_size=config.block_size,
         prefix_caching_hash_algo=config.algorithm,
     )
-    longest = max(LOOKUP_TOKENS)
+    longest = max(lengths)
     draw = random.Random(config.seed).randrange
     token_ids = [draw(32_000) for _ in range(longest)]
     manager, hasher = open_kv_cache(engine_config, longest // config.block_size + 3, longest + 1)
@@ -157,7 +160,7 @@ def time_lookups(config: Config, prefix_cache: str, trials: int) -> list[tuple[i
     request.num_computed_tokens = longest
     manager.publish_computed(request)
     found = []
-    for length in LOOKUP_TOKENS:
+    for length in lengths:
         asking = Request(f"asking {length}", token_ids[:length], block_hasher=hasher, exact_ints=True)
         samples = []
         for trial in range(trials + 1):

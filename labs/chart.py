@@ -15,7 +15,7 @@ ChartKind = Literal["bars", "times", "lines", "block_map"]
 
 # Letters of a block map: one letter a block.
 BLOCK_STATES = {
-    ".": "free, never used",
+    ".": "free, holds nothing",
     "a": "in use, not findable",
     "A": "in use, cached",
     "c": "free, cached: found until it is handed out",

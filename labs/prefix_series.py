@@ -9,12 +9,11 @@
 
 from __future__ import annotations
 
-import random
-from base64 import urlsafe_b64encode
 from typing import Any, Callable, Iterator, Sequence
 
 from labs import theory
 from labs.protocol import Prediction
+from labs.salts import salts
 from labs.series import Series, SeriesRequest
 from labs.workload import SharedPrefixWorkload, TokenIds
 
@@ -29,7 +28,7 @@ class PrefixSeries:
         self.workload = workload
         self.unit = unit
         self._marks: Iterator[int] = iter(workload.marker_ids)
-        self._salts = _salts(seed)
+        self._salts = salts(seed)
         self._num_shared = len(workload.shared_ids)
 
     def shared(self, count: int) -> Series:
@@ -149,10 +148,3 @@ class PrefixSeries:
     @staticmethod
     def _predict(law: Callable[..., Any], *args: Any) -> Prediction:
         return Prediction(*theory.predict(law, *args))
-
-
-def _salts(seed: int) -> Iterator[str]:
-    """Salts as one should choose them (256 bits), but from the seed, so that two runs send the same requests."""
-    rng = random.Random(f"salts {seed}")
-    while True:
-        yield urlsafe_b64encode(rng.randbytes(32)).decode().rstrip("=")

@@ -1,0 +1,312 @@
+"""Lab 03: why does a perfectly cached prompt report 124/125?
+
+Background. A request's first output token is chosen from the logits of its last prompt token, and logits are not cached: only
+keys and values are. So at least the last token is computed again, however warm the cache. The hash cache finds whole blocks
+or nothing, so the last token takes its block along: a prompt of exactly n blocks finds n − 1. People meet this as a hit rate
+that never reaches 100 %, or as prompts of n·1,024 tokens that hit almost nothing while one token more hits almost everything.
+
+Predicted and measured, for each cache, in tokens and in blocks (B = block or page size, L = prompt tokens):
+
+    repeat of L tokens       B·⌊(L−1)/B⌋; a page of one token loses that token alone: L−1
+    with a drafter (EAGLE)   one block less again, max(0, ⌊(L−1)/B⌋−1)·B: it needs the last matched block's hidden states
+    blocks of 1,024          the same law, coarser: L = B finds 0, B+1 finds B, 2B−1 finds B, 4B finds 3B
+    staircase                every L over two blocks, as beginnings of one cached prompt: such a beginning finds what its own
+                             repeat would find, because everything it consists of is there
+    greedy first token       the same cold and warm, near ties apart
+
+How to read it. `hits` are tokens that the repeat found, `blocks` the same in blocks, `full_blocks` how many blocks the prompt
+fills. 124 of 125 is expected, not a fault: L + 1 shows all blocks. The staircase tells the last-token rule from the drafter's
+tax: the rule computes between 1 and B tokens again, the drafter between B + 1 and 2B at every length.
+
+The drafter stands beside the hash cache only, since the law is vLLM's. On a real model the drafter and the radix caches are
+asked shorter prompts and the blocks of 1,024 are left out, to spare time; `--full`, and the simulated target, have all.
+
+Sources: vLLM 0.32.0, v1/core/kv_cache_manager.py and v1/core/single_type_kv_cache_manager.py; SGLang 0.5.23,
+srt/managers/schedule_batch.py; labs/theory.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Sequence
+
+from engine.errors import ConfigError
+from labs import theory
+from labs.caches import Cache, caches, hash_cache
+from labs.chart import Chart, ChartSeries
+from labs.counted_request import send_counted
+from labs.field_check import check_numbers
+from labs.output_check import check_outputs, compare_cold_and_warm, num_unexplained
+from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.series import prove_cold
+from labs.targets.base import Completion, Target
+from labs.workload import SharedPrefixWorkload, TokenIds, workload_digest
+
+CHECKS = "staircase (every length over two blocks), and greedy first token"
+NUM_THINNED = 32  # lengths a block, when it is larger
+
+
+@dataclass(frozen=True)
+class Config:
+    """Lengths and blocks, in tokens."""
+
+    prompt_tokens: tuple[int, ...] = (1_999, 2_000, 2_001, 2_200)  # each sent twice
+    short_prompt_tokens: tuple[int, ...] = (255, 256, 257, 320)  # on a real model, for all but the hash cache
+    block_size: int = 16  # of the hash cache, and of the staircase
+    page_sizes: tuple[int, ...] = (1, 16)  # of the radix caches
+    large_block_size: int = 1_024  # of a second hash cache, asked with lengths around its multiples
+    full: bool = False  # the long prompts and the large blocks everywhere, on a real model too
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = dict.fromkeys(("prompt_tokens", "short_prompt_tokens", "large_block_size"), 2)
+        check_numbers(self, least, {"large_block_size": 65_536})
+        for name in ("prompt_tokens", "short_prompt_tokens", "page_sizes"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)}; accepted: numbers that differ")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One cache, and what it is asked."""
+
+    cache: Cache
+    prompts: tuple[TokenIds, ...]  # each sent twice
+    stairs: tuple[TokenIds, ...] = ()  # beginnings of the prompt that follows
+    stairs_prompt: TokenIds = ()
+    has_drafter: bool = False
+
+    def hits(self, prompt_tokens: int) -> Prediction:
+        """What a repeat of so many tokens finds."""
+        law = theory.drafter_hits if self.has_drafter else theory.repeat
+        return Prediction(*theory.predict(law, prompt_tokens, self.cache.unit))
+
+    @property
+    def num_requests(self) -> int:
+        return 2 * len(self.prompts) + len(self.stairs)
+
+    @property
+    def num_blocks(self) -> int:
+        tokens = sum(map(len, self.prompts)) + len(self.stairs_prompt) + sum(map(len, self.stairs))
+        return self.cache.blocks_for(tokens, self.num_requests)
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """Tokens found, by prompt length."""
+
+    arm: Arm
+    repeats: dict[int, int]
+    stairs: dict[int, int]
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def computed_again(self) -> tuple[int, int] | None:
+        """Fewest and most tokens that a beginning longer than a block computed again; None without a staircase."""
+        computed = [length - hits for length, hits in self.stairs.items() if length > self.arm.cache.unit]
+        return (min(computed), max(computed)) if computed else None
+
+
+def run(session: LabSession, config: Config) -> LabReport:
+    """Send every prompt twice to every cache, then the staircase."""
+    target = session.open_target(num_gpu_blocks=2)
+    info = target.info
+    target.close()
+    full = config.full or session.open_target.kind == "sim"
+    arms, canary_ids = _arms(config, info.vocab_size, info.max_model_len, full)
+    session.expect(sum(arm.num_requests for arm in arms))
+    results, cold = [], True
+    for arm in arms:
+        target = session.open_target(**arm.cache.engine_fields, num_gpu_blocks=arm.num_blocks)
+        try:
+            # Beside a drafter a prompt hits from its third block on, and so does the canary.
+            canary = canary_ids * (-(-(2 * arm.cache.unit + 1) // len(canary_ids)) if arm.has_drafter else 1)
+            cold = prove_cold(session, target, canary) and cold
+            results.append(_run_arm(session, target, arm, canary_ids))
+        finally:
+            target.close()
+    return LabReport(
+        tuple(one for result in results for one in result.measurements),
+        "cold" if cold else "uncontrolled",
+        tuple(_finding(result) for result in results),
+        _conclusion(results),
+        {
+            "workload": workload_digest([arm.prompts for arm in arms]),
+            "staircases": {result.arm.cache.title: list(result.stairs.items()) for result in results if result.stairs},
+        },
+        (_chart(results),),
+    )
+
+
+def _arms(config: Config, vocab_size: int, max_model_len: int, full: bool) -> tuple[list[Arm], TokenIds]:
+    """What each cache is asked, and a canary that begins like none of it. Raises ConfigError for what cannot fit."""
+    unit, large = config.block_size, config.large_block_size
+    large_lengths = (large, large + 1, 2 * large - 1, 4 * large) if full else ()
+    other_lengths = config.prompt_tokens if full else config.short_prompt_tokens
+    longest = {
+        "prompt_tokens": max(config.prompt_tokens),
+        "short_prompt_tokens": max(other_lengths),
+        "block_size": 2 * unit + 1,
+        "large_block_size": max(large_lengths, default=0),
+    }
+    for name, num_tokens in longest.items():
+        if num_tokens >= max_model_len:  # a token is generated
+            accepted = f"at most so many that prompts stay below {max_model_len} tokens, which this model allows"
+            raise ConfigError(name, getattr(config, name), accepted)
+    count = max(map(len, (config.prompt_tokens, other_lengths, large_lengths)))
+    workload = SharedPrefixWorkload.from_token_ids(vocab_size, config.seed, max(longest.values()), 1, 1, num_unrelated=count + 1)
+    stairs_ids, *own = workload.unrelated_ids
+
+    def prompts(lengths: Sequence[int]) -> tuple[TokenIds, ...]:
+        return tuple(ids[:length] for ids, length in zip(own, lengths))
+
+    stairs_prompt = stairs_ids[: 2 * unit + 1]
+    stairs = tuple(stairs_prompt[:length] for length in _stair_lengths(unit))
+    plain, *others = caches(unit, config.page_sizes)
+    drafter = replace(plain, title=f"{plain.title}, with a drafter", engine_fields={**plain.engine_fields, "use_eagle": True})
+    arms = [
+        Arm(plain, prompts(config.prompt_tokens), stairs, stairs_prompt),
+        Arm(drafter, prompts(other_lengths), stairs, stairs_prompt, has_drafter=True),
+        *(Arm(cache, prompts(other_lengths), stairs, stairs_prompt) for cache in others),
+    ]
+    if large_lengths:
+        arms.append(Arm(hash_cache(large), prompts(large_lengths)))
+    return arms, workload.canary_ids
+
+
+def _stair_lengths(unit: int) -> list[int]:
+    """Every length from 2 to 2·unit + 1; of large blocks some, with both steps among them."""
+    step = max(1, unit // NUM_THINNED)
+    return sorted({*range(2, 2 * unit + 2, step), *(length for length in (unit, unit + 1, 2 * unit, 2 * unit + 1) if length > 1)})
+
+
+def _run_arm(session: LabSession, target: Target, arm: Arm, canary_ids: TokenIds) -> ArmResult:
+    title, measurements, num_other = arm.cache.title, [], 0
+    repeats: dict[int, int] = {}
+
+    def record(*found: Measurement) -> None:
+        session.record(*found)
+        measurements.extend(found)
+
+    for prompt in arm.prompts:
+        cold = send_counted(session, target, prompt, f"{title}: {len(prompt):,} tokens, cold", logprob_gaps=True)
+        warm = send_counted(session, target, prompt, f"{title}: {len(prompt):,} tokens, warm")
+        repeats[len(prompt)] = warm.num_cached_tokens
+        record(*_repeat_measurements(arm, prompt, warm, target))
+        num_other += _other_token(session, target, arm, prompt, canary_ids, cold, warm)
+    stairs: dict[int, int] = {}
+    if arm.stairs:
+        target.complete(arm.stairs_prompt)
+        for prompt in arm.stairs:
+            stairs[len(prompt)] = send_counted(session, target, prompt, f"{title}: staircase").num_cached_tokens
+        record(*_stairs_measurements(arm, stairs))
+    law = Prediction(0, "greedy output does not depend on the cache, near ties apart")
+    note = "other_token: prompts whose first output token is not the same cold and warm, near ties apart"
+    record(Measurement("other_token", "prompts", (num_other,), CHECKS, title, law, note=note))
+    return ArmResult(arm, repeats, stairs, tuple(measurements))
+
+
+def _repeat_measurements(arm: Arm, prompt: TokenIds, warm: Completion, target: Target) -> list[Measurement]:
+    unit, law, row = arm.cache.unit, arm.hits(len(prompt)), f"repeat of {len(prompt):,} tokens"
+    in_blocks = Prediction(theory.full_blocks(int(law.value), unit), f"{law.law}, in blocks of {unit}")
+    found = [
+        Measurement("hits", "tokens", (warm.num_cached_tokens,), arm.cache.title, row, law, key=True),
+        Measurement("blocks", "blocks", (warm.num_cached_tokens // unit,), arm.cache.title, row, in_blocks),
+    ]
+    if arm.cache.is_hash:
+        full = Prediction(*theory.predict(theory.full_blocks, len(prompt), unit))
+        found.append(Measurement("full_blocks", "blocks", (len(target.block_hashes(prompt)),), arm.cache.title, row, full))
+    return found
+
+
+def _other_token(
+    session: LabSession, target: Target, arm: Arm, prompt: TokenIds, canary_ids: TokenIds, cold: Completion, warm: Completion
+) -> int:
+    """1 when the warm output begins with another token than the cold one, near ties apart; else 0."""
+    check = check_outputs(cold, cold, warm)
+    proof = None
+    if not check.equal and target.info.dtype != "float32":
+        session.expect(3)
+        exact = session.open_target(**arm.cache.engine_fields, dtype="float32")
+        try:
+            proof, _ = compare_cold_and_warm(session, exact, f"{arm.cache.title}, float32", prompt, canary_ids, 1)
+        finally:
+            exact.close()
+    return num_unexplained(check, target.info.dtype, proof)
+
+
+def _stairs_measurements(arm: Arm, stairs: dict[int, int]) -> list[Measurement]:
+    laws = {length: arm.hits(length) for length in stairs}
+    as_predicted = sum(hits == laws[length].value for length, hits in stairs.items())
+    lengths = Prediction(len(stairs), f"each of {len(stairs)} lengths finds what its law says")
+    total = Prediction(sum(law.value for law in laws.values()), f"the sum over L = {min(stairs)}…{max(stairs)}")
+    return [
+        Measurement("lengths", "prompts", (as_predicted,), CHECKS, arm.cache.title, lengths),
+        Measurement("hits", "tokens", (sum(stairs.values()),), CHECKS, arm.cache.title, total),
+    ]
+
+
+def _finding(result: ArmResult) -> str:
+    """The repeats of whole blocks, and what the staircase says about the rule."""
+    arm, unit, parts = result.arm, result.arm.cache.unit, []
+    for length, hits in result.repeats.items():
+        if unit > 1 and length % unit == 0:
+            parts.append(f"{_in_blocks(length, hits, unit)}: expected, not a fault; {_one_more(result, length + 1)}")
+    if unit == 1:
+        parts.append("a page of one token: a repeat loses that token alone, whatever its length")
+    if result.computed_again is not None:
+        fewest, most = result.computed_again
+        readings = {
+            (1, unit): "the last-token rule and nothing else",
+            (unit + 1, 2 * unit): "the last-token rule, and a drafter's block more at every length",
+        }
+        reading = readings.get((fewest, most), "NOT what the last-token rule or a drafter would do")
+        span = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        parts.append(f"prompts longer than a block compute {span} of their tokens again: {reading}")
+    return f"{arm.cache.title}: {'; '.join(parts) or 'no prompt of whole blocks among these'}"
+
+
+def _in_blocks(length: int, hits: int, unit: int) -> str:
+    return f"{length:,} tokens find {hits // unit:,} of their {length // unit:,} full block(s), {hits / length:.1%} of the tokens"
+
+
+def _one_more(result: ArmResult, length: int) -> str:
+    """What one token more shows: measured if it was sent."""
+    unit = result.arm.cache.unit
+    if length in result.repeats:
+        return _in_blocks(length, result.repeats[length], unit)
+    return f"by the law {_in_blocks(length, int(result.arm.hits(length).value), unit)}"
+
+
+def _chart(results: Sequence[ArmResult]) -> Chart:
+    series = tuple(
+        ChartSeries(result.arm.cache.title, points=tuple((float(length), float(hits)) for length, hits in result.stairs.items()))
+        for result in results
+        if result.stairs
+    )
+    title = "A repeat finds whole blocks and never its last token"
+    return Chart("lines", title, series, x_label="prompt length L, tokens", y_label="hits of a repeat, tokens")
+
+
+def _conclusion(results: Sequence[ArmResult]) -> str:
+    missed = [f"{one.group}, {one.row}, {one.name}" for result in results for one in result.measurements if one.agrees is False]
+    outcome = "Every repeat found what the law says." if not missed else f"NOT as predicted: {'; '.join(missed)}."
+    return (
+        f"{outcome} A warm prompt computes at least one token, because the logits of its last token choose the next one and "
+        "only keys and values are kept; a cache of blocks computes that token's whole block. So a prompt of exactly n blocks "
+        "reports n − 1 of n: expected, not a fault, and one token more shows all n. With blocks of 16 that is under one per "
+        "cent of a long prompt; with blocks of a thousand it is the difference between no hits and nearly all, so look at the "
+        "block size before you look for a bug. A speculative drafter gives up one block more at every length, aligned or not: "
+        "a staircase over two blocks tells the two apart. Do not pad prompts to whole blocks."
+    )
+
+
+LAB = Lab(
+    number=3,
+    name="aligned-prompt",
+    question="Why does a perfectly cached prompt report 124/125?",
+    config_type=Config,
+    quick=Config(prompt_tokens=(63, 64, 65, 80), short_prompt_tokens=(63, 64, 65), large_block_size=64),
+    full=Config(full=True),
+    run=run,
+)

@@ -1,0 +1,337 @@
+"""Lab 05: what does granularity cost, and when is it everything?
+
+Background. A cache finds whole units only: blocks, pages, or a larger match unit where several layer groups must agree (hybrid
+models, whose units of 528, 784, 1,056 or 2,096 tokens no log line names). A match of m tokens loses its last m mod U. With
+U = 16 that is 7.5 tokens on average; with U above the shared prefix it is everything, however many requests share it, and the
+counters then look as if nothing were shared.
+
+Predicted and measured (P = shared tokens, L = prompt tokens, N requests, U = block, page or match unit):
+
+    N requests share P of L     each later one finds U·⌊min(P, L−1)/U⌋; 0 when P < U
+    the next prefix that hits   U·(⌊P/U⌋ + 1) shared tokens, sent where P found nothing
+    match unit                  blocks of 16 whose hits come in units of 1,056, from the same law
+    mean loss                   (U−1)/2: matches over all remainders, each behind a random number of whole units
+    fitted unit                 the only U that explains every hit of a series; it is the one in force
+    names                       ⌊L/B⌋ for each prompt: what small blocks cost, in bookkeeping (in nanoseconds: lab 01)
+    block > max_model_len       no block can ever fill: said before any traffic
+
+How to read it. `later` is what each request after the first finds; where it is 0, the times are the control: the same prompts
+with nothing reused. The findings tell *too short* from *nothing shared*: they
+compare the prompts' own ids with the unit, and name the next prefix length that would hit. Where hits come in steps that the
+block size does not explain, the fitted unit does.
+
+All prompts are random token ids. On a real model a series sends `real_requests` requests, and the remainders are asked of the
+hash cache alone, to spare time; `--full`, and the simulated target, do it all.
+
+Sources: vLLM 0.32.0, v1/core/kv_cache_manager.py and v1/core/kv_cache_utils.py; SGLang 0.5.23, srt/mem_cache/radix_cache.py;
+labs/theory.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Sequence
+
+from engine.errors import ConfigError
+from labs import theory
+from labs.caches import Cache, caches, hash_cache, radix_cache
+from labs.chart import Chart, ChartSeries, bars_of
+from labs.field_check import check_numbers
+from labs.match_sweep import MatchSweep, fitted_unit, run_match_sweep
+from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.series import Series, SeriesRequest, prove_cold, run_series
+from labs.workload import SharedPrefixWorkload, TokenIds
+
+NUM_OWN = 16  # tokens a request has of its own, where only the shared part matters
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes, in tokens unless said otherwise."""
+
+    shared_tokens: int = 240  # P
+    prompt_tokens: int = 900  # L
+    num_requests: int = 50  # N
+    block_size: int = 16  # of the hash cache
+    large_block_size: int = 784  # of a second one
+    page_sizes: tuple[int, ...] = (1, 16)  # of the radix caches
+    match_unit: int = 1_056  # of a third hash cache: its hits are multiples of it
+    match_shared_tokens: tuple[int, ...] = (908, 1_308)  # P of its series
+    num_match_requests: int = 8
+    block_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # blocks and pages of the sweep
+    oversized_block: int = 8_320  # a configuration that is checked, not served
+    short_model_len: int = 4_096  # its max_model_len
+    real_requests: int = 3  # most requests of a series on a real model
+    full: bool = False  # everything on a real model too
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        two = ("prompt_tokens", "num_requests", "num_match_requests", "real_requests", "short_model_len")
+        most = {"block_sizes": 1_024, "large_block_size": 65_536, "oversized_block": 65_536}
+        check_numbers(self, dict.fromkeys(two, 2), most)
+        if self.shared_tokens >= self.prompt_tokens:
+            accepted = f"a whole number below prompt_tokens, {self.prompt_tokens}"
+            raise ValueError(f"shared_tokens is {self.shared_tokens}; accepted: {accepted}")
+        if self.match_unit % self.block_size:
+            raise ValueError(f"match_unit is {self.match_unit}; accepted: a multiple of block_size, {self.block_size}")
+        for name in ("page_sizes", "match_shared_tokens", "block_sizes"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)}; accepted: numbers that differ")
+
+
+@dataclass(frozen=True)
+class SharedSeries:
+    """Requests that share their first tokens, sent to a cache whose hits are multiples of `unit`."""
+
+    prompts: tuple[TokenIds, ...]
+    unit: int
+
+    @property
+    def shared(self) -> int:
+        """Tokens they share, by their ids."""
+        return theory.longest_match(self.prompts[1], self.prompts[:1])
+
+    @property
+    def length(self) -> int:
+        return len(self.prompts[0])
+
+    @property
+    def series(self) -> Series:
+        """With every request's prediction."""
+        count, sizes = len(self.prompts), (self.shared, self.length, self.unit)
+        first = Prediction(*theory.predict(theory.reuse, 0, self.length, self.unit))
+        later = Prediction(*theory.predict(theory.reuse, *sizes))
+        requests = tuple(SeriesRequest(prompt, later if number else first) for number, prompt in enumerate(self.prompts))
+        total = Prediction(*theory.predict(theory.shared_prefix_hits, count, *sizes))
+        queries = Prediction(*theory.predict(theory.queries, count, self.length))
+        return Series(f"{count} share {self.shared:,} of {self.length:,}", requests, total, queries)
+
+
+@dataclass(frozen=True)
+class SharedArm:
+    """One cache, and the series it serves, none of which begins like another."""
+
+    title: str
+    cache: Cache
+    series: tuple[SharedSeries, ...]
+    canary_ids: TokenIds  # longer than the unit, or it never could be warm
+    is_fitted: bool = False  # its series tell the unit
+
+
+def run(session: LabSession, config: Config) -> LabReport:
+    """Shared prefixes on every cache, then the sweep over block sizes, then the configuration that cannot work."""
+    target = session.open_target(num_gpu_blocks=2)
+    vocab_size, max_model_len = target.info.vocab_size, target.info.max_model_len
+    target.close()
+    full = config.full or session.open_target.kind == "sim"
+    workload = _workload(config, vocab_size, _longest(config, max_model_len))
+    arms = _arms(config, workload, full)
+    swept = [cache(size) for cache in ((hash_cache, radix_cache) if full else (hash_cache,)) for size in config.block_sizes]
+    sweeps = [MatchSweep.of(cache, vocab_size, config.seed) for cache in swept]
+    session.expect(sum(len(one.prompts) for one in (*(series for arm in arms for series in arm.series), *sweeps)))
+    measurements: list[Measurement] = []
+    findings: list[str] = []
+    cold = True
+    for arm in arms:
+        found, finding, started_cold = _run_shared(session, arm)
+        measurements += found
+        findings.append(finding)
+        cold = cold and started_cold
+    for sweep in sweeps:
+        found, started_cold = run_match_sweep(session, sweep, arms[0].series[0].prompts[0])
+        measurements += found
+        cold = cold and started_cold
+    measurement, finding = _check_oversized(session, config, vocab_size, max_model_len)
+    measurements.append(measurement)
+    findings += [_sweep_finding(measurements, config), finding]
+    return LabReport(
+        tuple(measurements),
+        "cold" if cold else "uncontrolled",
+        tuple(findings),
+        _conclusion(measurements),
+        {"workload": workload.digest},
+        (_bars(arms, measurements), _lines(sweeps, measurements)),
+    )
+
+
+def _longest(config: Config, max_model_len: int) -> int:
+    """Tokens of the longest prompt. Raises ConfigError, naming the field to change, if it does not fit the model."""
+    lengths = {
+        "prompt_tokens": config.prompt_tokens,
+        "block_size": theory.next_longer_match(config.shared_tokens, config.block_size) + NUM_OWN,
+        "large_block_size": theory.next_longer_match(config.shared_tokens, config.large_block_size) + NUM_OWN,
+        "page_sizes": theory.next_longer_match(config.shared_tokens, max(config.page_sizes)) + NUM_OWN,
+        "match_shared_tokens": max(config.match_shared_tokens) + NUM_OWN,
+        "match_unit": config.match_unit + NUM_OWN,  # the canary's
+        "block_sizes": 4 * max(config.block_sizes) + 1,
+    }
+    for name, num_tokens in lengths.items():
+        if num_tokens >= max_model_len:
+            accepted = f"less: it asks for a prompt of {num_tokens} tokens and one more, this model allows {max_model_len}"
+            raise ConfigError(name, getattr(config, name), accepted)
+    return max(lengths.values())
+
+
+def _workload(config: Config, vocab_size: int, longest: int) -> SharedPrefixWorkload:
+    """Unrelated prompts are the beginnings that a series shares, tails what its requests have of their own."""
+    return SharedPrefixWorkload.from_token_ids(
+        vocab_size,
+        config.seed,
+        num_shared=longest,
+        num_tail=max(config.prompt_tokens - config.shared_tokens, NUM_OWN),
+        num_requests=max(config.num_requests, config.num_match_requests),
+        num_unrelated=2 * (2 + len(config.page_sizes)) + len(config.match_shared_tokens),
+    )
+
+
+def _arms(config: Config, workload: SharedPrefixWorkload, full: bool) -> list[SharedArm]:
+    """The four caches and the one with a match unit, with all prompts made."""
+    num_requests, num_match = (
+        count if full else min(count, config.real_requests) for count in (config.num_requests, config.num_match_requests)
+    )
+    beginnings = iter(workload.unrelated_ids)
+
+    def shared(unit: int, num_shared: int, num_own: int, count: int) -> SharedSeries:
+        beginning = next(beginnings)[:num_shared]
+        return SharedSeries(tuple(beginning + tail[:num_own] for tail in workload.tail_ids[:count]), unit)
+
+    def arm(title: str, cache: Cache, series: list[SharedSeries], is_fitted: bool = False) -> SharedArm:
+        canary_ids = workload.canary_ids * (1 + series[0].unit // len(workload.canary_ids))
+        return SharedArm(title, cache, tuple(series), canary_ids[: max(len(workload.canary_ids), series[0].unit + 1)], is_fitted)
+
+    plain, *pages = caches(config.block_size, config.page_sizes)
+    arms = []
+    for cache in (plain, hash_cache(config.large_block_size), *pages):
+        series = [shared(cache.unit, config.shared_tokens, config.prompt_tokens - config.shared_tokens, num_requests)]
+        if config.shared_tokens < cache.unit:
+            series.append(shared(cache.unit, theory.next_longer_match(config.shared_tokens, cache.unit), NUM_OWN, 2))
+        arms.append(arm(cache.title, cache, series))
+    unit = config.match_unit
+    by_unit = replace(plain, engine_fields={**plain.engine_fields, "prefix_match_unit": unit})
+    series = [shared(unit, num_shared, NUM_OWN, num_match) for num_shared in config.match_shared_tokens]
+    return [*arms, arm(f"{plain.title}, match unit {unit:,}", by_unit, series, is_fitted=True)]
+
+
+def _run_shared(session: LabSession, arm: SharedArm) -> tuple[list[Measurement], str, bool]:
+    """All series of a cache: measurements, a verdict on each, whether they started cold."""
+    series = [one.series for one in arm.series]
+    tokens = sum(one.pool_tokens for one in series) + len(arm.canary_ids)
+    blocks = arm.cache.blocks_for(tokens, sum(len(one.requests) for one in series))
+    target = session.open_target(**arm.cache.engine_fields, num_gpu_blocks=blocks)
+    measurements: list[Measurement] = []
+    observed: list[tuple[int, int, int]] = []
+    try:
+        cold = prove_cold(session, target, arm.canary_ids)
+        for shared, one in zip(arm.series, series):
+            result = run_series(session, target, one, arm.title)
+            measurements += result.measurements
+            observed += [(shared.shared, shared.length, completion.num_cached_tokens) for completion in result.completions[1:]]
+    finally:
+        target.close()
+    verdicts = [_verdict(shared) for shared in arm.series]
+    if arm.is_fitted:
+        steps = "; ".join(f"{match:,} shared tokens find {hits:,}" for match, _, hits in dict.fromkeys(observed))
+        fitted = fitted_unit(observed, arm.series[0].unit, arm.title, "all series")
+        if fitted is None:
+            fit = "several units would explain that: set match_shared_tokens to lengths on both sides of a multiple"
+        else:
+            session.record(fitted)
+            measurements.append(fitted)
+            fit = f"hits come in units of {fitted.value:,}" if fitted.agrees else "NOT what the match unit would do"
+        verdicts.insert(0, f"blocks of {arm.cache.unit}, yet {steps}: {fit}")
+    return measurements, f"{arm.title}: {'; '.join(verdicts)}", cold
+
+
+def _verdict(shared: SharedSeries) -> str:
+    """What a unit does to a shared prefix, from the prompts' ids and the unit alone."""
+    prefix, unit = shared.shared, shared.unit
+    longer = theory.next_longer_match(prefix, unit)
+    reused = theory.reuse(prefix, shared.length, unit)
+    if not reused:
+        return (
+            f"shared prefix ({prefix:,}) is shorter than one block ({unit:,}): nothing can be reused, although "
+            f"{len(shared.prompts) - 1} later request(s) share it; the next prefix length that would hit is {longer:,}"
+        )
+    return f"of {prefix:,} shared tokens {reused:,} are reused and {prefix - reused:,} lost to whole units of {unit:,}"
+
+
+def _check_oversized(session: LabSession, config: Config, vocab_size: int, max_model_len: int) -> tuple[Measurement, str]:
+    """Names of the longest prompt under blocks that may be too large for any; nothing is sent."""
+    block, model_len = config.oversized_block, min(config.short_model_len, max_model_len)
+    law = Prediction(*theory.predict(theory.full_blocks, model_len - 1, block))
+    target = session.open_target(prefix_cache="hash", block_size=block, max_model_len=model_len, num_gpu_blocks=2)
+    try:
+        longest = SharedPrefixWorkload.from_token_ids(vocab_size, config.seed, model_len - 1, 1, 1).shared_ids
+        num_names = len(target.block_hashes(longest))
+    finally:
+        target.close()
+    row = f"block {block:,}, max_model_len {model_len:,}"
+    measurement = Measurement("names", "blocks", (num_names,), "the longest prompt, before any traffic", row, law, key=True)
+    session.record(measurement)
+    if num_names:
+        return measurement, f"{row}: {num_names:,} block(s) of the longest prompt can fill"
+    verdict = "no prompt can ever fill a block, so nothing can ever be reused"
+    return measurement, f"{row}: {verdict}; take blocks below {model_len - 1:,}"
+
+
+def _sweep_finding(measurements: Sequence[Measurement], config: Config) -> str:
+    losses = [
+        f"{one.row}: {one.value:g}" for one in measurements if one.name == "mean_loss" and one.group.endswith("hash cache")
+    ]
+    names = [one for one in measurements if one.name == "names" and one.group.endswith("hash cache")]
+    small, large = (pick(names, key=lambda one: one.value) for pick in (max, min))
+    return (
+        f"mean loss of a match, in tokens: {', '.join(losses)}. What small blocks cost is names: {small.value:,} for each prompt "
+        f"of {config.prompt_tokens:,} tokens with {small.row}, {large.value:,} with {large.row}; lab 01 has their price"
+    )
+
+
+def _bars(arms: Sequence[SharedArm], measurements: Sequence[Measurement]) -> Chart:
+    rows = {(one.group, one.row): one for one in measurements if one.name == "later"}
+    bars: dict[str, list[tuple[str, float]]] = {"predicted": [], "measured": []}
+    for arm in arms:
+        for shared in arm.series:
+            one = rows[arm.title, shared.series.row]
+            label = f"{arm.title}: share {shared.shared:,}"
+            bars["predicted"].append((label, one.predicted.value))
+            bars["measured"].append((label, one.value))
+    return bars_of("A shared prefix shorter than one unit finds nothing", bars)
+
+
+def _lines(sweeps: Sequence[MatchSweep], measurements: Sequence[Measurement]) -> Chart:
+    found = {(one.group, one.row): one for one in measurements if one.name == "mean_loss"}
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for sweep in sweeps:
+        one = found[sweep.group, sweep.row]
+        lines.setdefault("(U − 1)/2", []).append((sweep.cache.unit, one.predicted.value))
+        lines.setdefault("hash cache" if sweep.cache.is_hash else "radix cache", []).append((sweep.cache.unit, one.value))
+    series = tuple(ChartSeries(name, points=tuple(sorted(set(points)))) for name, points in lines.items())
+    labels = {"x_label": "block or page, tokens", "y_label": "mean loss, tokens"}
+    return Chart("lines", "A match loses half a unit on average", series, log_x=True, **labels)
+
+
+def _conclusion(measurements: Sequence[Measurement]) -> str:
+    missed = [f"{one.group}, {one.row}, {one.name}" for one in measurements if one.agrees is False]
+    outcome = "Every count equals its prediction." if not missed else f"NOT as predicted: {'; '.join(missed)}."
+    return (
+        f"{outcome} A unit of U tokens costs (U − 1)/2 tokens of each match: with 16 nothing beside a prompt of hundreds, "
+        "with hundreds perhaps the whole prefix. Below one unit the loss is total, and then 0 hits says nothing about what "
+        "the requests share. In production: find the unit in force (the block or page size, or the match unit of a hybrid "
+        "model: fit it to hits at two prefix lengths), compare it with the shared prefix in tokens, and make the prefix reach "
+        "the next multiple or the block smaller. A block that no prompt can fill is a mistake in the configuration: check it "
+        "before any traffic. Smaller blocks cost names and table entries, not K/V memory."
+    )
+
+
+LAB = Lab(
+    number=5,
+    name="block-size",
+    question="What does granularity cost, and when is it everything?",
+    config_type=Config,
+    quick=Config(
+        shared_tokens=48, prompt_tokens=120, num_requests=4, large_block_size=112, match_unit=96, match_shared_tokens=(80, 120),
+        num_match_requests=3, block_sizes=(1, 4, 16), oversized_block=520, short_model_len=256,
+    ),
+    full=Config(full=True),
+    run=run,
+)  # fmt: skip

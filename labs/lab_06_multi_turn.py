@@ -1,0 +1,337 @@
+"""Lab 06: are generated tokens reused?
+
+Background. A chat's next turn brings the whole conversation back as its prompt. Its K/V are there, those of the answer too,
+since decoding computes them like any other; all but those of the last sampled token, which was never fed back into the model.
+Whether the next turn finds them depends on one thing: that the same ids come back. Clients send text, and text tokenised again
+need not give the ids that were sampled; templates insert and drop blocks; system texts carry clocks.
+
+Predicted and measured, for each cache (B = block or page size), before each turn is sent:
+
+    a turn of L + k tokens     L + k − 1 of them have K/V; the next turn reuses B·⌊(L + k − 1)/B⌋: with a prompt of 12 and
+                               B = 16, 4 outputs give 0 and 5 give 16
+    ids echoed                 the same law at every turn of a chat
+    two tokens merged          the match ends inside the answer, where two sampled tokens came back as one other id
+    text tokenised again       real text through template and tokenizer: the match is counted on the ids (models with a chat
+                               template only; the simulated target has no tokenizer, and merging two tokens emulates it).
+                               Answers run on past end-of-text here, and special tokens leave no trace in a text
+    think block dropped        the match ends before the block that the last prompt ended with and the history leaves out
+    date in system text        the match ends at the date, and everything behind it is lost, at every turn
+
+The last four are predicted from the ids alone: B·⌊m/B⌋ for the longest match m with anything computed before.
+
+How to read it. `turn n` is what the n-th turn found. `lost` is, over all turns, what echoed ids would have found more. On a
+page of one token the columns are the matches themselves.
+
+Sources: vLLM 0.32.0, v1/core/kv_cache_manager.py and v1/core/sched/scheduler.py; SGLang 0.5.23, srt/mem_cache/radix_cache.py;
+labs/theory.py; labs/conversation.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+from engine.errors import ConfigError
+from labs import theory
+from labs.caches import Cache, caches
+from labs.chart import Chart, bars_of
+from labs.conversation import Conversation, DatedSystem, EchoedIds, MergedIds, RetokenisedText, ThinkBlock
+from labs.counted_request import send_counted
+from labs.field_check import check_numbers
+from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.series import prove_cold
+from labs.targets.base import Target
+from labs.workload import ChatTokenizer, SharedPrefixWorkload, TokenIds
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the turns, in tokens unless said otherwise."""
+
+    prompt_tokens: int = 12  # L of the shortest chats
+    output_tokens: tuple[int, ...] = (4, 5)  # k, one chat each
+    num_turns: int = 4  # of the longer chats
+    system_tokens: int = 96
+    user_tokens: int = 24  # of each turn
+    answer_tokens: int = 24
+    merge_at: int = 5  # the answer's first token that comes back as another
+    think_tokens: int = 4  # of the block that a template inserts and drops
+    date_at: int = 20  # the system text's position that changes
+    block_size: int = 16  # of the hash cache
+    page_sizes: tuple[int, ...] = (1, 16)  # of the radix caches
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"num_turns": 2, "system_tokens": 2, "answer_tokens": 2, "merge_at": 0, "date_at": 0}
+        most = {"num_turns": 64, "merge_at": self.answer_tokens - 2, "date_at": self.system_tokens - 1, "think_tokens": 256}
+        check_numbers(self, least, most)
+        for name in ("output_tokens", "page_sizes"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)}; accepted: numbers that differ")
+
+    @property
+    def most_tokens(self) -> int:
+        """Of the longest prompt made of ids."""
+        return self.system_tokens + self.num_turns * (self.user_tokens + self.answer_tokens) + self.think_tokens
+
+
+@dataclass(frozen=True)
+class ChatPlan:
+    """One chat to be served."""
+
+    name: str  # the table's row
+    conversation: Conversation
+    outputs: tuple[int, ...]  # tokens generated, one entry a turn
+    is_echo: bool = False  # its ids come back as they were
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One request of a chat; all but `hits` was known before it was sent."""
+
+    offered: int  # tokens that the turn before left computed; 0 for the first turn
+    prompt_only: int  # hits, had the turn before left its prompt but not its answer
+    echoed: int  # hits, had the ids come back as they were
+    law: Prediction
+    parted_at: int | None  # the answer's first token (negative: of the prompt before it) that came back as another
+    hits: int
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat as one cache served it."""
+
+    plan: ChatPlan
+    turns: tuple[Turn, ...]
+
+    @property
+    def lost(self) -> int:
+        """Tokens that echoed ids would have found and these did not."""
+        return sum(turn.echoed - turn.hits for turn in self.turns)
+
+
+def run(session: LabSession, config: Config) -> LabReport:
+    """Every chat on every cache, each cache from a cold start."""
+    target = session.open_target(num_gpu_blocks=2)
+    tokenizer, vocab_size, max_model_len = target.tokenizer(), target.info.vocab_size, target.info.max_model_len
+    target.close()
+    _check_lengths(config, max_model_len)
+    chat_tokenizer = tokenizer if tokenizer is not None and tokenizer.has_chat_template else None
+    workload = _workload(config, vocab_size)
+    tested = [(cache, _chat_plans(config, workload, chat_tokenizer)) for cache in caches(config.block_size, config.page_sizes)]
+    session.expect(sum(len(plan.outputs) for _, plans in tested for plan in plans))
+    measurements: list[Measurement] = []
+    served: dict[str, list[Chat]] = {}
+    cold = True
+    for cache, plans in tested:
+        target = session.open_target(**cache.engine_fields, num_gpu_blocks=_num_blocks(config, cache, plans))
+        try:
+            cold = prove_cold(session, target, _canary(workload, chat_tokenizer)) and cold
+            found, served[cache.title] = _serve(session, target, cache, plans)
+        finally:
+            target.close()
+        measurements += found
+    main = tested[0][0]
+    return LabReport(
+        tuple(measurements),
+        "cold" if cold else "uncontrolled",
+        tuple(_findings(served, len(config.output_tokens))),
+        _conclusion(measurements),
+        {"workload": workload.digest, "turns": {title: _details(chats) for title, chats in served.items()}},
+        (_chart(main, served[main.title]),),
+    )
+
+
+def _check_lengths(config: Config, max_model_len: int) -> None:
+    """Every turn must fit the model. Raises ConfigError naming the field to change."""
+    shortest = config.prompt_tokens + max(config.output_tokens) + config.user_tokens
+    for name, num_tokens in (("prompt_tokens", shortest), ("num_turns", config.most_tokens)):
+        if num_tokens >= max_model_len:
+            accepted = f"less: its last turn takes up to {num_tokens} tokens, and this model allows {max_model_len - 1}"
+            raise ConfigError(name, getattr(config, name), accepted)
+
+
+def _workload(config: Config, vocab_size: int) -> SharedPrefixWorkload:
+    """Random ids: tails are users' turns, unrelated prompts the beginnings of chats, markers what is inserted."""
+    return SharedPrefixWorkload.from_token_ids(
+        vocab_size,
+        config.seed,
+        num_shared=max(config.system_tokens, config.prompt_tokens),
+        num_tail=config.user_tokens,
+        num_requests=config.num_turns,
+        num_unrelated=4 + len(config.output_tokens),
+        num_markers=3 + config.think_tokens + config.num_turns,
+    )
+
+
+def _canary(workload: SharedPrefixWorkload, tokenizer: ChatTokenizer | None) -> TokenIds:
+    """Begins like no prompt, not even like rendered text."""
+    canary, spare = workload.canary_ids, workload.marker_ids[-1]
+    begins_like_text = tokenizer is not None and RetokenisedText(tokenizer, 1).prompt()[0] == canary[0]
+    return (spare, *canary[1:]) if begins_like_text else canary
+
+
+def _chat_plans(config: Config, workload: SharedPrefixWorkload, tokenizer: ChatTokenizer | None) -> list[ChatPlan]:
+    """New conversations for one cache; those of two turns first."""
+    users, marks, num_block = workload.tail_ids, workload.marker_ids, config.think_tokens
+    systems = [ids[: config.system_tokens] for ids in workload.unrelated_ids]
+    plans = [
+        ChatPlan(
+            f"{config.prompt_tokens} + {num_outputs} tokens",
+            EchoedIds(ids[: config.prompt_tokens], ((), users[0])),
+            (num_outputs, 1),
+            is_echo=True,
+        )
+        for ids, num_outputs in zip(workload.unrelated_ids[4:], config.output_tokens)
+    ]
+    outputs = (*[config.answer_tokens] * (config.num_turns - 1), 1)
+    plans += [
+        ChatPlan("ids echoed", EchoedIds(systems[0], users), outputs, is_echo=True),
+        ChatPlan("two tokens merged", MergedIds(systems[1], users, config.merge_at, marks[:2]), outputs),
+        ChatPlan("think block dropped", ThinkBlock(systems[2], users, marks[2 : 2 + num_block]), outputs),
+        ChatPlan("date in system text", DatedSystem(systems[3], users, config.date_at, marks[2 + num_block : -1]), outputs),
+    ]
+    if tokenizer is not None:
+        plans.append(ChatPlan("text tokenised again", RetokenisedText(tokenizer, config.system_tokens // 2 + 1), outputs))
+    return plans
+
+
+def _num_blocks(config: Config, cache: Cache, plans: Sequence[ChatPlan]) -> int:
+    """Room for every turn as if it found nothing; a word of text may be several tokens, and its template takes some."""
+    num_requests = sum(len(plan.outputs) for plan in plans)
+    return cache.blocks_for(num_requests * (2 * config.most_tokens + 64), num_requests)
+
+
+def _serve(
+    session: LabSession, target: Target, cache: Cache, plans: Sequence[ChatPlan]
+) -> tuple[list[Measurement], list[Chat]]:
+    """All chats of one cache, turn by turn; each turn is predicted from what was computed before it."""
+    measurements: list[Measurement] = []
+    chats: list[Chat] = []
+    computed: list[TokenIds] = []  # prompt and output of every request so far, without the last token
+    for plan in plans:
+        turns: list[Turn] = []
+        said: TokenIds = ()  # prompt and output of the turn before
+        num_outputs = 0
+        for number, max_tokens in enumerate(plan.outputs, start=1):
+            prompt = plan.conversation.prompt()
+            before = len(said) - num_outputs  # tokens of the prompt before this one
+            offered = theory.offered_by_turn(before, num_outputs) if said else 0
+            prompt_only, echoed = (theory.reuse(match, len(prompt), cache.unit) for match in (before, offered))
+            common = theory.common_prefix(said, prompt)
+            parted_at = common - before if common < len(said) else None
+            law = _law(plan, said, num_outputs, prompt, computed, cache.unit)
+            label = f"{cache.title}: {plan.name}, turn {number}"
+            completion = send_counted(session, target, prompt, label, max_tokens=max_tokens)
+            turns.append(Turn(offered, prompt_only, echoed, law, parted_at, completion.num_cached_tokens))
+            if number < len(plan.outputs):
+                plan.conversation.hear(completion.output_token_ids)
+            said, num_outputs = (*prompt, *completion.output_token_ids), max_tokens
+            computed.append(said[:-1])
+        chats.append(Chat(plan, tuple(turns)))
+        found = _measurements(cache, chats[-1])
+        session.record(*found)
+        measurements += found
+    return measurements, chats
+
+
+def _law(
+    plan: ChatPlan, said: TokenIds, num_outputs: int, prompt: TokenIds, computed: Sequence[TokenIds], unit: int
+) -> Prediction:
+    """Echoed ids need no look at the ids: the lengths tell. Others are compared with all that was computed."""
+    if plan.is_echo and said:
+        return Prediction(*theory.predict(theory.next_turn_hits, len(said) - num_outputs, num_outputs, unit))
+    return Prediction(*theory.predict(theory.reuse, theory.longest_match(prompt, computed), len(prompt), unit))
+
+
+def _measurements(cache: Cache, chat: Chat) -> list[Measurement]:
+    row = chat.plan.name
+    found = [
+        Measurement(f"turn {number}", "tokens", (turn.hits,), cache.title, row, turn.law, key=number == 2)
+        for number, turn in enumerate(chat.turns, start=1)
+    ]
+    predicted = sum(turn.echoed - int(turn.law.value) for turn in chat.turns)
+    law = Prediction(predicted, "what echoed ids would find − what these find, over all turns")
+    return [*found, Measurement("lost", "tokens", (chat.lost,), cache.title, row, law)]
+
+
+def _findings(served: dict[str, list[Chat]], num_short: int) -> list[str]:
+    """By chat, all caches side by side: what became of the generated tokens, what each way of bringing them back lost."""
+    findings = []
+    for number, chats in enumerate(zip(*served.values())):
+        first = chats[0]
+        if number < num_short:
+            reused = _beside(served, [chat.turns[1].hits for chat in chats])
+            offered = f"{first.turns[1].offered} have K/V, since the last was never fed back"
+            findings.append(f"{first.plan.name}: {offered}; the next turn reuses {reused}")
+        else:
+            lost = _beside(served, [chat.lost for chat in chats])
+            findings.append(f"{first.plan.name}: {_place(first)}; tokens lost in {len(first.turns)} turns: {lost}")
+    return findings + [f"{title}: {_key_verdict(chats[num_short])}" for title, chats in served.items()]
+
+
+def _beside(served: dict[str, list[Chat]], values: Sequence[int]) -> str:
+    return ", ".join(f"{value:,} ({title})" for title, value in zip(served, values))
+
+
+def _place(chat: Chat) -> str:
+    """Where a chat's history parts from what was said."""
+    places = [turn.parted_at for turn in chat.turns if turn.parted_at is not None]
+    if not places:
+        return "its ids came back as they were"
+    first = f"at token {places[0]:,} of the answer" if places[0] >= 0 else f"{-places[0]:,} token(s) before the prompt's end"
+    return f"{len(places)} of {len(chat.turns) - 1} histories part from what was said, the first {first}"
+
+
+def _key_verdict(echoed: Chat) -> str:
+    """Whether the answer's own tokens are found, or hits end with the prompt that was sent."""
+    turn = echoed.turns[1]
+    if turn.hits > turn.prompt_only:
+        beside = f"where the last prompt alone would give {turn.prompt_only:,}"
+        return f"generated tokens are reused: turn 2 of the echoed ids found {turn.hits:,}, {beside}"
+    if turn.echoed > turn.prompt_only:
+        return f"NOT reused are generated tokens: hits end with the last prompt ({turn.hits:,}), so look at what the cache stores"
+    return "these answers are too short to fill a block"
+
+
+def _details(chats: Sequence[Chat]) -> dict[str, list[dict[str, int | None]]]:
+    """JSON-ready evidence, one entry a turn."""
+    return {
+        chat.plan.name: [
+            {"offered": turn.offered, "predicted_hits": int(turn.law.value), "hits": turn.hits, "parted_at": turn.parted_at}
+            for turn in chat.turns
+        ]
+        for chat in chats
+    }
+
+
+def _chart(cache: Cache, chats: Sequence[Chat]) -> Chart:
+    turns = [(f"{chat.plan.name}, turn {number}", turn) for chat in chats for number, turn in enumerate(chat.turns[1:], start=2)]
+    bars = {
+        "offered": [(row, float(turn.offered)) for row, turn in turns],
+        "reused": [(row, float(turn.hits)) for row, turn in turns],
+    }
+    return bars_of(f"What a turn offers the next, and what is reused ({cache.title})", bars)
+
+
+def _conclusion(measurements: Sequence[Measurement]) -> str:
+    missed = [f"{one.group}, {one.row}, {one.name}" for one in measurements if one.agrees is False]
+    outcome = "Every turn found what was predicted." if not missed else f"NOT as predicted: {'; '.join(missed)}."
+    return (
+        f"{outcome} Generated tokens are reused like prompt tokens, all but the last, when the same ids come back. The loss "
+        "begins where the first id differs, and ends with the prompt: a re-tokenised answer costs its rest, a block that a "
+        "template drops costs what follows it, and a clock in the system text costs the conversation, at every turn. In "
+        "production: send token ids back where the server takes them; render turn n and turn n + 1 and compare their ids "
+        "before you blame the cache; keep clocks behind the stable text; and if hits end exactly with the last prompt, "
+        "the cache leaves generated tokens out."
+    )
+
+
+LAB = Lab(
+    number=6,
+    name="multi-turn",
+    question="Are generated tokens reused?",
+    config_type=Config,
+    quick=Config(num_turns=3, system_tokens=48, user_tokens=12, answer_tokens=10, merge_at=3),
+    run=run,
+)

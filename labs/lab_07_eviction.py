@@ -1,0 +1,395 @@
+"""Lab 07: in what order do blocks die, and where is the cliff?
+
+Background. A pool that is too small for all prompts must forget some of them. vLLM hands free blocks out from the front of
+one list: blocks without content first, then the least recently freed; a request gives its blocks back tail first, so its
+first block, on which all others depend, dies last. SGLang's tree gives up whole leaves, the least recently used first.
+
+Predicted and measured, in tokens (n prompts of L tokens in turn, N usable blocks of B tokens):
+
+    tails first (vLLM)       from the second turn on B·min(⌊(L−1)/B⌋, N − ⌈L/B⌉ − (n−2)·⌊L/B⌋), never below 0
+    heads first (a mistake)  all of B·⌊(L−1)/B⌋, or 0 as soon as one block lacks
+    whole leaves (SGLang)    the same
+    blocks evicted           how many, and how many of them were a prompt's first
+
+Hits follow the formulas; evicted blocks are counted by a small model that moves names in a list (labs/eviction_model.py).
+Pools are sized in tokens, so that every cache has the same memory.
+
+How to read it. A block survives until its next use if the blocks freed after it, and those at work, fit the pool: its reuse
+distance. For block i (from 0) of n prompts in turn that is i + 1 + (n−2)·⌊L/B⌋ + ⌈L/B⌉ blocks, so with tails first hits fade
+over the length of one prompt; where a prompt dies as a whole there is a step. Beyond it all is 0: in a cycle the least
+recently used is always the one that comes next. The block maps show one line a request: A in use and found by others,
+a in use, c kept, x evicted for this request.
+
+On a real model the hash cache runs the first series at full length and everything else is shorter, to spare time. `--full`,
+and the simulated target, run everything at full length.
+
+Sources: vLLM 0.32.0, v1/core/block_pool.py and kv_cache_utils.py; SGLang 0.5.23, srt/mem_cache/radix_cache.py and
+evict_policy.py; Mattson et al. 1970, doi:10.1147/sj.92.0078 (stack distance).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+from engine.errors import ConfigError
+from labs.block_map import MAX_ROWS, BlockMap, content_of
+from labs.chart import Chart, ChartSeries, bars_of
+from labs.eviction_series import LETTERS, Cycle, Order, orders_of
+from labs.field_check import check_numbers
+from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.series import prove_cold
+from labs.targets.base import CacheCounters, Completion, Target, TargetError
+from labs.workload import TokenIds, repeated_prompts, workload_digest
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the experiment; pools and prompts in tokens."""
+
+    prompt_tokens: int = 2001  # of A and of B
+    pool_tokens: int = 3200  # 200 blocks of 16: one prompt and a good half of another
+    num_requests: int = 20  # A, B, A, B, …
+    short_prompt_tokens: int = 201  # the same for what runs short on a real model
+    short_pool_tokens: int = 320  # their pool
+    sweep_prompt_tokens: int = 97  # of the working sets' prompts
+    working_sets: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)  # prompts in turn
+    sweep_pool_tokens: int = 448  # for the working sets: four prompts, and a half
+    sweep_pools: tuple[int, ...] = (256, 304, 320, 336, 352, 368, 384, 400, 448)  # the pools for them
+    sweep_prompts: int = 4  # in turn, in pools of other sizes
+    rounds: int = 3  # turns of each prompt in a sweep
+    map_prompt_tokens: int = 161  # of A and of B in the block maps
+    map_pool_tokens: int = 256  # the width of a map
+    map_requests: int = 10  # the lines of a map
+    block_size: int = 16  # of the hash cache
+    page_sizes: tuple[int, ...] = (1, 16)  # of the radix caches
+    full: bool = False  # everything at full length
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        most = {"working_sets": len(LETTERS), "sweep_prompts": len(LETTERS), "map_requests": MAX_ROWS, "num_requests": 10_000, "rounds": 100}
+        check_numbers(self, least={"num_requests": 3, "rounds": 2, "map_requests": 3}, most=most)
+        largest = max(self.block_size, *self.page_sizes)
+        for name, length in self.lengths.items():
+            if length <= largest:
+                accepted = f"a whole number above {largest}: a prompt must fill a block and go on"
+                raise ConfigError(name, length, accepted)
+        for name, prompt in (
+            ("pool_tokens", self.prompt_tokens), ("short_pool_tokens", self.short_prompt_tokens),
+            ("sweep_pool_tokens", self.sweep_prompt_tokens), ("sweep_pools", self.sweep_prompt_tokens),
+            ("map_pool_tokens", self.map_prompt_tokens),
+        ):  # fmt: skip
+            # Whole blocks, and a slot for the token that is generated.
+            least, value = prompt + largest, getattr(self, name)
+            if min(value if isinstance(value, tuple) else (value,)) < least:
+                raise ConfigError(name, value, f"whole numbers from {least}: one prompt must fit")
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Prompt lengths by field."""
+        names = ("prompt_tokens", "short_prompt_tokens", "sweep_prompt_tokens", "map_prompt_tokens")
+        return {name: getattr(self, name) for name in names}
+
+
+class Bench:
+    """Sends cycles of prompts and gathers what the report is made of."""
+
+    def __init__(self, session: LabSession, config: Config) -> None:
+        probe = session.open_target(num_gpu_blocks=2)
+        vocab_size, max_model_len = probe.info.vocab_size, probe.info.max_model_len
+        probe.close()
+        for name, length in config.lengths.items():
+            if length >= max_model_len:
+                raise ConfigError(name, length, f"at most {max_model_len - 1} with this model")
+        # The last id begins the canary: no measured prompt may begin with it.
+        self.prompts = repeated_prompts(vocab_size - 1, config.seed, len(LETTERS), max(config.lengths.values()), 1)
+        self.canary_id = vocab_size - 1
+        self.session = session
+        self.cold = True
+        self.measurements: list[Measurement] = []
+
+    def open(self, order: Order, pool_tokens: int) -> Target:
+        """A target with an empty pool of that size, proven to be empty."""
+        target = self.session.open_target(**order.engine_fields, num_gpu_blocks=order.num_usable(pool_tokens) + 1)
+        # Shorter than any prompt, so that it fits; what it leaves would be in the way.
+        canary = (self.canary_id,) * (order.cache.unit + 1)
+        self.cold = prove_cold(self.session, target, canary) and target.reset() and self.cold
+        return target
+
+    def send(self, target: Target, cycle: Cycle, label: str) -> tuple[list[Completion], CacheCounters]:
+        """The cycle's requests, one after the other. Raises TargetError when requests and counters tell of other hits."""
+        target.counters()  # start from zero
+        completions = []
+        for letter in cycle.letters:
+            completions.append(target.complete(self.prompt(letter, cycle)))
+            self.session.progress(label)
+        counted, reported = target.counters(), sum(completion.num_cached_tokens or 0 for completion in completions)
+        if counted.hits != reported:
+            raise TargetError(f"{label}: requests report {reported:,} cached tokens, the counters say {counted.hits:,}")
+        return completions, counted
+
+    def prompt(self, letter: str, cycle: Cycle) -> TokenIds:
+        return self.prompts[LETTERS.index(letter)][: cycle.prompt_tokens]
+
+    def record(self, *measurements: Measurement) -> None:
+        self.session.record(*measurements)
+        self.measurements += measurements
+
+
+def run(session: LabSession, config: Config) -> LabReport:
+    """A and B in turn, then working sets and pools, then the maps."""
+    full = config.full or session.open_target.kind == "sim"
+    bench, orders = Bench(session, config), orders_of(config.block_size, config.page_sizes)
+    alternating = _alternating(config, orders, full)
+    sweeps = [_working_sets(config, full), _pools(config, full)]
+    drawn = Cycle(2, config.map_requests, config.map_prompt_tokens, config.map_pool_tokens)
+    map_orders = orders_of(config.block_size, (config.block_size,))  # blocks of one size: the pictures can be compared
+    session.expect(
+        sum(cycle.num_requests for _, cycle in alternating)
+        + len(orders) * sum(cycle.num_requests for sweep in sweeps for cycle in sweep.cycles)
+        + len(map_orders) * drawn.num_requests
+    )
+    findings = [_alternate(bench, order, cycle) for order, cycle in alternating]
+    charts = [_alternating_chart(bench, alternating[-1][1])]
+    for sweep in sweeps:
+        found, chart = _sweep(bench, orders, sweep)
+        findings += found
+        charts.append(chart)
+    for order in map_orders:
+        finding, chart = _draw_map(bench, order, drawn)
+        findings.append(finding)
+        charts.append(chart)
+    return LabReport(
+        tuple(bench.measurements),
+        "cold" if bench.cold else "uncontrolled",
+        tuple(findings),
+        _conclusion(bench, *alternating[0]),
+        {"workload": workload_digest([bench.prompts])},
+        tuple(charts),
+    )
+
+
+def _alternating(config: Config, orders: list[Order], full: bool) -> list[tuple[Order, Cycle]]:
+    """Who sends A and B in turn, and how long they are; the last cycle is what all orders share."""
+    long = Cycle(2, config.num_requests, config.prompt_tokens, config.pool_tokens)
+    short = Cycle(2, config.num_requests, config.short_prompt_tokens, config.short_pool_tokens)
+    if full or short == long:
+        return [(order, long) for order in orders]
+    return [(orders[0], long), *((order, short) for order in orders)]
+
+
+def _alternate(bench: Bench, order: Order, cycle: Cycle) -> str:
+    """Send A and B in turn, record what each request found, and say why."""
+    target = bench.open(order, cycle.pool_tokens)
+    try:
+        completions, counted = bench.send(target, cycle, f"{order.title}: A and B in turn")
+    finally:
+        target.close()
+    found = [completion.num_cached_tokens for completion in completions]
+    group, first = _group("A and B in turn", cycle), cycle.num_prompts
+
+    def add(name: str, samples: Sequence[float], law: Prediction | None, unit: str = "tokens") -> None:
+        bench.record(Measurement(name, unit, tuple(samples), group, order.title, law, key=name == "later"))
+
+    add("first", found[:first], Prediction(0, "the first turn of each finds nothing"))
+    add("later", found[first:], cycle.per_turn(order))
+    add("total", [counted.hits], cycle.total(order))
+    add("queries", [counted.queries], cycle.queries)
+    add("ttft_first", [completion.ttft_s for completion in completions[:first]], None, "s")
+    add("ttft_later", [completion.ttft_s for completion in completions[first:]], None, "s")
+    share = counted.hits / counted.queries
+    return f"{order.title}: {counted.hits:,} of {counted.queries:,} tokens found ({share:.1%}). {_reason(order, cycle)}"
+
+
+def _reason(order: Order, cycle: Cycle) -> str:
+    """What is evicted and why, from the sizes alone."""
+    unit, num_usable = order.cache.unit, order.num_usable(cycle.pool_tokens)
+    at_work, num_full = -(-cycle.prompt_tokens // unit), cycle.prompt_tokens // unit
+    if num_usable >= at_work + num_full:
+        return f"Both prompts fit the {num_usable:,} blocks: nothing need die"
+    left = num_usable - at_work
+    if order.keeps_heads:
+        return (
+            f"Of {num_usable:,} blocks the prompt at work holds {at_work:,}; the {left:,} others keep the head of the other "
+            "prompt, whose tail was freed, and so evicted, before it: block i (from 0) is used again after i + "
+            f"{at_work + 1:,} blocks, and {num_usable:,} fit"
+        )
+    if order.heads_first:
+        return (
+            f"As many blocks stay, {left:,}, but they are the other prompt's last ones: its first block was freed and evicted "
+            "first, and without it nothing behind it can be found. Dead weight"
+        )
+    return (
+        f"The pool has {left:,} pages left beside the {at_work:,} at work, the other prompt needs {num_full:,}: its leaf "
+        "dies whole, though a part would have fitted"
+    )
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Cycles that differ in one number: the rows of a table, the points of a chart."""
+
+    group: str
+    chart_title: str
+    x_label: str
+    rows: tuple[str, ...]
+    xs: tuple[int, ...]
+    cycles: tuple[Cycle, ...]
+
+
+def _working_sets(config: Config, full: bool) -> Sweep:
+    """More and more prompts in a pool of one size."""
+    length, pool, rounds = config.sweep_prompt_tokens, config.sweep_pool_tokens, _rounds(config, full)
+    # Around the cliff: the most that fit, and the next two.
+    near = tuple(size for size in config.working_sets if pool / length - 1 <= size <= pool / length + 2)
+    sizes = config.working_sets if full or not near else near
+    cycles = tuple(Cycle(size, size * rounds, length, pool) for size in sizes)
+    return Sweep(
+        f"More prompts in turn, {length:,} tokens each, pool for {pool:,}, {rounds} turns",
+        "One prompt more than fits: hits fade with tails first, and end at once where a prompt dies whole",
+        "prompts in turn",
+        tuple(f"{size} in turn" for size in sizes),
+        sizes,
+        cycles,
+    )
+
+
+def _pools(config: Config, full: bool) -> Sweep:
+    """The same prompts in smaller and smaller pools."""
+    length, count, rounds = config.sweep_prompt_tokens, config.sweep_prompts, _rounds(config, full)
+    every = 1 if full else max(1, len(config.sweep_pools) // 3)
+    pools = config.sweep_pools[every - 1 :: every]
+    cycles = tuple(Cycle(count, count * rounds, length, pool) for pool in pools)
+    return Sweep(
+        f"Pools of other sizes, {count} prompts of {length:,} tokens in turn, {rounds} turns",
+        "The cliff: below the working set hits fade over one prompt's length, or end at once",
+        "pool, in tokens",
+        tuple(f"pool for {pool:,}" for pool in pools),
+        pools,
+        cycles,
+    )
+
+
+def _rounds(config: Config, full: bool) -> int:
+    return config.rounds if full else min(config.rounds, 2)
+
+
+def _sweep(bench: Bench, orders: list[Order], sweep: Sweep) -> tuple[list[str], Chart]:
+    """Every cycle of a sweep with every order; one finding an order, and the curves."""
+    rates: dict[Order, list[float]] = {order: [] for order in orders}
+    for row, cycle in zip(sweep.rows, sweep.cycles):
+        for order in orders:
+            target = bench.open(order, cycle.pool_tokens)
+            try:
+                hits = bench.send(target, cycle, f"{row}, {order.title}")[1].hits
+            finally:
+                target.close()
+            bench.record(Measurement(order.column, "tokens", (hits,), sweep.group, row, cycle.total(order)))
+            # The first turn of each prompt cannot hit; without it the rate is what a long run tends to.
+            rates[order].append(hits / ((cycle.num_requests - cycle.num_prompts) * cycle.prompt_tokens))
+    alike: dict[tuple[float, ...], list[str]] = {}
+    for order in orders:
+        alike.setdefault(tuple(round(rate, 2) for rate in rates[order]), []).append(order.title)
+    findings = [
+        f"{'; '.join(titles)}: hit rate after the first turn {_told(sweep.xs, one)} ({sweep.x_label})"
+        for one, titles in alike.items()
+    ]
+    lines = tuple(ChartSeries(order.title, points=tuple(zip(map(float, sweep.xs), rates[order]))) for order in orders)
+    return findings, Chart("lines", sweep.chart_title, lines, "ratio", sweep.x_label, "hit rate after the first turn")
+
+
+def _told(xs: Sequence[int], rates: Sequence[float]) -> str:
+    """"99% at 1–4, 49% at 5, 0% at 6–8": equal neighbours together."""
+    runs: list[list[int]] = []
+    for index, rate in enumerate(rates):
+        if index and rate == rates[index - 1]:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(
+        f"{rates[run[0]]:.0%} at {xs[run[0]]:,}" + (f"–{xs[run[-1]]:,}" if len(run) > 1 else "") for run in runs
+    )
+
+
+def _draw_map(bench: Bench, order: Order, cycle: Cycle) -> tuple[str, Chart]:
+    """A and B in turn in a small pool, one line a request, and what was evicted."""
+    target = bench.open(order, cycle.pool_tokens)
+    try:
+        names = {
+            name: (letter, index)
+            for letter in LETTERS[: cycle.num_prompts]
+            for index, name in enumerate(content_of(target, bench.prompt(letter, cycle)))
+        }
+        block_map = BlockMap(target.engine, labels=[f"{number} {letter}" for number, letter in enumerate(cycle.letters, start=1)])
+        with block_map.watching():
+            found = bench.send(target, cycle, f"{order.title}: block map")[1].hits
+    finally:
+        target.close()
+    served = cycle.served(order)
+    expected: tuple[int | None, ...] = (None,) * 3
+    if served is not None:
+        gone = [index for one in served for _, index in one.evicted]
+        expected = (sum(one.hits for one in served), len(gone), gone.count(0))
+    evicted = [names[name] for name in block_map.evicted]
+    num_first, group = sum(index == 0 for _, index in evicted), _group("Block maps of A and B in turn", cycle)
+    for (name, unit, value), law in zip(
+        (("total", "tokens", found), ("evicted", "blocks", len(evicted)), ("first_evicted", "blocks", num_first)), expected
+    ):
+        predicted = None if law is None else Prediction(law, f"names moved in a list by the model: {law:,}")
+        bench.record(Measurement(name, unit, (value,), group, order.title, predicted))
+    title = f"{order.title}: " + (
+        "the tail of the other prompt dies, its head is found again" if order.keeps_heads
+        else "the head dies first, and what is kept behind it is of no use" if order.heads_first
+        else "a leaf dies whole, and no part of it is found again"
+    )  # fmt: skip
+    depth = sorted(index for _, index in evicted)
+    shallowest = f"; the shallowest was block {depth[0]} (from 0)" if depth else ""
+    finding = f"{order.title}, block map: {len(evicted):,} blocks evicted, {num_first:,} of them a prompt's first{shallowest}"
+    return finding, block_map.chart(title, "request")
+
+
+def _alternating_chart(bench: Bench, cycle: Cycle) -> Chart:
+    """Share of tokens found, predicted beside measured."""
+    groups: dict[str, list[tuple[str, float]]] = {"predicted": [], "measured": []}
+    for one in bench.measurements:
+        if (one.group, one.name) == (_group("A and B in turn", cycle), "total"):
+            if one.predicted is not None:
+                groups["predicted"].append((one.row, one.predicted.value / cycle.queries.value))
+            groups["measured"].append((one.row, one.value / cycle.queries.value))
+    return bars_of("The order of eviction decides what A and B in turn find", groups, "ratio")
+
+
+def _group(title: str, cycle: Cycle) -> str:
+    return f"{title}, {cycle.prompt_tokens:,} tokens each, pool for {cycle.pool_tokens:,}"
+
+
+def _conclusion(bench: Bench, order: Order, cycle: Cycle) -> str:
+    """What happened and what to do about it."""
+    missed = [f"{one.group}, {one.row}, {one.name}" for one in bench.measurements if one.agrees is False]
+    outcome = "Every count equals its prediction." if not missed else f"NOT as predicted: {'; '.join(missed)}."
+    total = next(one for one in bench.measurements if one.name == "total")
+    return (
+        f"{outcome} Two prompts of {cycle.prompt_tokens:,} tokens in turn want {2 * cycle.prompt_tokens:,} tokens; in a "
+        f"pool for {cycle.pool_tokens:,} the {order.title}, found {total.value / cycle.queries.value:.1%}: it evicts tails "
+        "before heads, and a head is worth more than what hangs on it. Freed heads first, or given up in whole leaves, the "
+        "same memory holds nothing of use as soon as the prompts do not all fit. In a cycle the least recently used prompt "
+        "is the one that comes next, so one prompt too many can cost every hit, and not its share. In production: add up "
+        "the tokens that pass between two turns of one conversation (its reuse distance) and compare them with the pool, "
+        "whose size the engine logs at its start. If they do not fit: more memory for the cache, fewer contexts on one "
+        "replica, or a router that sends a conversation back to the replica that has it. To tell eviction from a changed "
+        "key, send one prompt twice in a row: eviction finds the second."
+    )
+
+
+LAB = Lab(
+    number=7,
+    name="eviction",
+    question="In what order do blocks die, and where is the cliff?",
+    config_type=Config,
+    quick=Config(
+        prompt_tokens=97, pool_tokens=160, num_requests=6, short_prompt_tokens=97, short_pool_tokens=160, sweep_prompt_tokens=33,
+        working_sets=(2, 3), sweep_pool_tokens=96, sweep_pools=(96, 112), sweep_prompts=3, rounds=2,
+        map_prompt_tokens=97, map_pool_tokens=160, map_requests=4, page_sizes=(16,),
+    ),  # fmt: skip
+    full=Config(full=True),
+    run=run,
+)

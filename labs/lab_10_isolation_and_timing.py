@@ -1,0 +1,282 @@
+"""Lab 10: what can a neighbour learn, and what do salts cost?
+
+Background. A prefix cache answers sooner when somebody sent the same start before. Whoever shares it can therefore ask
+whether a prompt was sent: the time to the first token answers, and so does a server that reports cached tokens. A salt in
+the first block's name (or the tree's name space) gives each trust domain a cache of its own.
+
+Predicted, in tokens (B = block or page size, L = prompt tokens, N requests, G different salts):
+
+    right guess, no salts    B·⌊(L−1)/B⌋ hits, and answered sooner than a control: AUC 1
+    first token wrong        0 hits: what follows is worth nothing without what comes before
+    a salt per user          0 hits for every guess, right or wrong, and AUC 1/2; the victim's own repeat still hits
+    guessing one by one      pages of one token answer to each right token: n tokens of A candidates fall to n·A guesses
+    guessing by blocks       a block answers only when all of its tokens are right: A^B guesses for each
+    what salts cost          (N − G)·B·⌊min(P, L−1)/B⌋ hits, and the shared prompt's blocks are stored G times
+
+The AUC is the chance that a right guess is answered sooner than a control, ties counted half: 1 tells them apart surely, 1/2
+not at all. The control is an unrelated prompt of the same length, sent in between, in random order.
+
+How to read it. Hits decide. On a real clock the AUC is judged as a range: three standard deviations of chance around 1/2, or
+above that. An AUC near 1/2 says that this attacker saw nothing in so many trials, not that nothing can be seen. On the
+simulated target equal work takes equal time: its AUC checks the accounting, not physics.
+
+Sources: vLLM 0.32.0, docs/design/prefix_caching.md (cache_salt) and v1/core/kv_cache_utils.py; SGLang 0.5.23,
+mem_cache/radix_cache.py; Song et al. 2024, arXiv:2409.20002 (timing side channels of LLM serving).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Sequence
+
+from engine.errors import ConfigError
+from labs import theory
+from labs.caches import Cache, caches
+from labs.chart import Chart, bars_of, times_of
+from labs.field_check import check_numbers
+from labs.guess_series import CONTROL, FEWEST_TRIALS, RIGHT, measure_next_tokens, measure_prompts, measure_recovery
+from labs.measure import Spread
+from labs.prompt_guesses import Arm, PromptGuesses, WholeGuesses
+from labs.protocol import Lab, LabReport, LabSession, Measurement
+from labs.salt_series import SCOPES, SaltSeries, measure_salts
+from labs.salts import salts
+from labs.series import prove_cold
+from labs.workload import SharedPrefixWorkload, workload_digest
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes; in tokens unless said otherwise."""
+
+    prompt_tokens: int = 160  # of the prompts that are guessed whole
+    num_trials: int = 12  # prompts guessed, with and without salts; from 7 on chance can be told from certainty
+    known_tokens: int = 48  # what the neighbour knows of a prompt before guessing on; cut to whole blocks
+    secret_tokens: int = 16  # what he does not know
+    num_candidates: int = 4  # tokens that each secret one may be
+    system_tokens: int = 128  # shared by all requests when salts are paid for
+    user_tokens: int = 16  # what each has of its own
+    num_requests: int = 12  # that share it
+    num_users: int = 4  # whose requests they are, in turns
+    num_tenants: int = 2  # whose users they are
+    block_size: int = 16  # of the hash cache
+    page_sizes: tuple[int, ...] = (1, 16)  # of the radix caches
+    full: bool = False  # all trials on every cache
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, {"prompt_tokens": 2, "num_trials": FEWEST_TRIALS, "num_candidates": 2, "num_requests": 2})
+        if self.num_users > self.num_requests:
+            raise ConfigError("num_users", self.num_users, f"a whole number from 1 to num_requests, {self.num_requests}")
+        if self.num_tenants > self.num_users:
+            raise ConfigError("num_tenants", self.num_tenants, f"a whole number from 1 to num_users, {self.num_users}")
+
+    @property
+    def salt_series(self) -> list[SaltSeries]:
+        return [SaltSeries(scope, self.num_requests, self.num_users, self.num_tenants) for scope in SCOPES]
+
+    def num_messages(self, unit: int, num_trials: int) -> int:
+        """Requests that one cache gets, canaries aside."""
+        found = theory.tokens_guessed_singly(self.secret_tokens, unit)
+        single = (theory.single_token_guesses(self.num_candidates, tokens, self.secret_tokens) for tokens in (found, 0))
+        whole_block = 1 < unit <= self.secret_tokens
+        return 8 * num_trials + 2 + 3 + whole_block + 2 + sum(single) + 4 * self.num_requests
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one cache showed."""
+
+    cache: Cache
+    measurements: list[Measurement]
+    guesses: dict[str, WholeGuesses]  # by arm
+    cold: bool
+    bytes_per_token: int
+
+
+def run(session: LabSession, config: Config) -> LabReport:
+    """Guess prompts, guess tokens, and pay for salts, on every cache."""
+    guesses, workload, canary_ids = _prompts(session, config)
+    plans = caches(config.block_size, config.page_sizes)
+    # Trials are for the clock. How soon a hit answers is the same for every cache, and counts need one trial.
+    full = config.full or session.open_target.kind == "sim"
+    trials = {cache.title: config.num_trials if full or cache is plans[0] else 1 for cache in plans}
+    session.expect(sum(config.num_messages(cache.unit, trials[cache.title]) for cache in plans))
+    found = [_ask(session, config, cache, guesses.first(trials[cache.title]), workload, canary_ids) for cache in plans]
+    measurements = tuple(one for each in found for one in each.measurements)
+    return LabReport(
+        measurements,
+        "cold" if all(each.cold for each in found) else "uncontrolled",
+        tuple(line for each in found for line in _findings(config, each, session.open_target.kind)),
+        _conclusion(config, measurements),
+        {
+            "workload": workload_digest([*guesses.prompts, workload.prompts]),
+            "ttft_s": {each.cache.title: _times(each) for each in found},
+        },
+        _charts(found),
+    )
+
+
+def _prompts(session: LabSession, config: Config) -> tuple[PromptGuesses, SharedPrefixWorkload, tuple[int, ...]]:
+    """Random ids: a text's head would be shared by right and wrong guesses alike."""
+    target = session.open_target(num_gpu_blocks=2)
+    vocab_size, max_model_len = target.info.vocab_size, target.info.max_model_len
+    target.close()
+    lengths = {
+        "prompt_tokens": config.prompt_tokens,
+        "known_tokens": config.known_tokens + config.secret_tokens + 1,
+        "system_tokens": config.system_tokens + config.user_tokens,
+    }
+    for name, length in lengths.items():
+        if length >= max_model_len:
+            own = getattr(config, name)
+            raise ConfigError(name, own, f"at most {max_model_len - 1 - (length - own)} with this model")
+    guesses = PromptGuesses.from_seed(
+        config.seed,
+        vocab_size,
+        num_trials=config.num_trials,
+        prompt_tokens=config.prompt_tokens,
+        num_candidates=config.num_candidates,
+        num_known=config.known_tokens,
+        num_secret=config.secret_tokens,
+    )
+    try:
+        workload = SharedPrefixWorkload.from_token_ids(
+            vocab_size - 1, config.seed, config.system_tokens, config.user_tokens, config.num_requests, num_unrelated=0
+        )
+    except ConfigError as error:
+        raise ConfigError("num_requests", config.num_requests, "fewer: their tokens must differ in this vocabulary") from error
+    return guesses, workload, (vocab_size - 1,) * 48
+
+
+def _ask(
+    session: LabSession,
+    config: Config,
+    cache: Cache,
+    guesses: PromptGuesses,
+    workload: SharedPrefixWorkload,
+    canary_ids: Sequence[int],
+) -> _Found:
+    fresh = salts(config.seed)
+    victim, neighbour = next(fresh), next(fresh)
+    arms = (Arm("no salts", None, None), Arm("a salt per user", victim, neighbour))
+    whole_tokens = 4 * config.num_trials * config.prompt_tokens
+    scope_tokens = config.num_requests * (config.system_tokens + config.user_tokens)
+    blocks = cache.blocks_for(max(whole_tokens, scope_tokens), max(4 * config.num_trials, config.num_requests))
+    target = session.open_target(**cache.engine_fields, num_gpu_blocks=blocks)
+    found = _Found(cache, [], {}, True, target.engine.runner.bytes_per_token())
+    cold = True
+    try:
+        for arm in arms:
+            cold = prove_cold(session, target, canary_ids) and cold
+            found.guesses[arm.title], judged = measure_prompts(session, target, cache, arm, guesses, config.seed)
+            found.measurements.extend(judged)
+        cold = prove_cold(session, target, canary_ids) and cold
+        found.measurements.extend(measure_next_tokens(session, target, cache, arms[0], guesses))
+        for arm in arms:
+            cold = prove_cold(session, target, canary_ids) and cold
+            found.measurements.extend(measure_recovery(session, target, cache, arm, guesses))
+        for series in config.salt_series:
+            cold = prove_cold(session, target, canary_ids) and cold
+            group = f"{cache.title}: what salts cost"
+            found.measurements.extend(measure_salts(session, target, series, workload, group, config.seed))
+    finally:
+        target.close()
+    return replace(found, cold=cold)
+
+
+def _value(measurements: Sequence[Measurement], title: str, row: str, name: str) -> float | int:
+    return next(one.value for one in measurements if one.group.startswith(f"{title}:") and (one.row, one.name) == (row, name))
+
+
+def _findings(config: Config, found: _Found, kind: str) -> list[str]:
+    title, unit, lines = found.cache.title, found.cache.unit, []
+    clock = "simulated time to first token" if kind == "sim" else "time to first token"
+    for arm, answers in found.guesses.items():
+        if len(answers.firsts) < FEWEST_TRIALS:
+            continue
+        area = _value(found.measurements, title, f"{arm}: {RIGHT}", "auc")
+        right, control = (_shown([one.ttft_s for one in answers.answers[guess]]) for guess in (RIGHT, CONTROL))
+        lines.append(f"{title}, {arm}: AUC {area:.2f}; {clock}: {right} for a right guess, {control} for a control")
+        hits = _value(found.measurements, title, f"{arm}: {RIGHT}", "hits")
+        if kind == "sim" and hits and area == 0.5:
+            lines.append(
+                f"{title}, {arm}: {int(hits):,} tokens found, and no time saved: reading the weights takes longer than computing "
+                f"{config.prompt_tokens:,} tokens; prompt_tokens must be larger for a clock to see hits on this GPU"
+            )
+    lines.append(f"{title}: {_granularity(config, unit)}")
+    costs = []
+    for series in config.salt_series:
+        rate, blocks = (_value(found.measurements, title, series.row, name) for name in ("hit_rate", "blocks"))
+        costs.append(f"{series.row} {rate:.1%} and {blocks * unit * found.bytes_per_token / 2**20:,.1f} MiB")
+    lines.append(f"{title}: hit rate and K/V kept of {config.num_requests} requests: {'; '.join(costs)}")
+    return lines
+
+
+def _granularity(config: Config, unit: int) -> str:
+    """What it takes to read on behind a known prefix."""
+    candidates, num_secret = config.num_candidates, config.secret_tokens
+    if unit == 1:
+        worst = theory.guesses_to_extend(candidates, num_secret, 1)
+        return f"each right token is one more hit: {num_secret} tokens of {candidates} candidates fall to {worst:,} guesses"
+    shown = f" = {theory.guesses_to_extend(candidates, unit, unit):,}" if unit <= 32 else ""
+    return f"only whole blocks answer: {unit} tokens of {candidates} candidates take up to {candidates}^{unit}{shown} guesses"
+
+
+def _shown(times_s: Sequence[float]) -> str:
+    spread = Spread.of(times_s)
+    return f"{spread.median * 1e3:,.1f} ms [{spread.minimum * 1e3:,.1f}–{spread.maximum * 1e3:,.1f}]"
+
+
+def _conclusion(config: Config, measurements: Sequence[Measurement]) -> str:
+    missed = [f"{one.group}, {one.row}, {one.name}" for one in measurements if one.agrees is False]
+    outcome = "Every prediction was met." if not missed else f"NOT as predicted: {'; '.join(missed)}."
+    return (
+        f"{outcome} Without salts a neighbour learns which prompts were sent, and with small pages he reads them token by token; "
+        "the cached-token count of an API tells him without a clock. With a salt per user his right guess finds nothing, while "
+        "the user's own repeats still do. The price is the shared prompt, computed and stored once for each salt: with "
+        f"{config.num_users} users and {config.num_tenants} tenants, a salt per tenant pays it {config.num_tenants} times, "
+        f"one per user {config.num_users} times, and one per request turns the cache off. In production: one salt for each trust "
+        "domain, no wider and no narrower, derived from who asks and never from what the client sends; do not show cached-token "
+        "counts across domains; and test it in pairs: the same salt hits, another one misses."
+    )
+
+
+def _times(found: _Found) -> dict[str, Any]:
+    return {
+        arm: {guess: [one.ttft_s for one in completions] for guess, completions in answers.answers.items()}
+        for arm, answers in found.guesses.items()
+    }
+
+
+def _charts(found: Sequence[_Found]) -> tuple[Chart, ...]:
+    first = found[0]
+    samples = {f"{arm}: {guess}": times for arm, by_guess in _times(first).items() for guess, times in by_guess.items()}
+    rates: dict[str, list[tuple[str, float]]] = {}
+    stored: dict[str, list[tuple[str, float]]] = {}
+    for each in found:
+        for one in each.measurements:
+            if one.name == "hit_rate":
+                rates.setdefault(each.cache.title, []).append((one.row, 100 * one.value))
+            if one.name == "blocks":
+                stored.setdefault(each.cache.title, []).append((one.row, one.value * each.cache.unit))
+    return (
+        times_of(f"A salt hides what was sent: time to the neighbour's first token, {first.cache.title}", samples),
+        bars_of("Each salt pays for the shared prompt anew: hit rate", rates, unit="%"),
+        bars_of("… and stores it anew: tokens whose K/V are kept", stored),
+    )
+
+
+LAB = Lab(
+    number=10,
+    name="isolation-and-timing",
+    question="What can a neighbour learn, and what do salts cost?",
+    config_type=Config,
+    quick=Config(
+        prompt_tokens=144, num_trials=7, known_tokens=16, num_candidates=2,
+        system_tokens=48, num_requests=6, num_users=3, page_sizes=(1,),
+    ),  # fmt: skip
+    full=Config(
+        prompt_tokens=512, num_trials=50, system_tokens=2000, user_tokens=200, num_requests=24, num_users=8, full=True
+    ),
+    run=run,
+)

@@ -1,0 +1,118 @@
+"""Prefill series: prompts with so many cached and so many new tokens, and what their first token should take.
+
+On the simulated clock a time is predicted to the nanosecond; on a real one only the ratio of two, in a range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.model.simulated_runner import STEP_OVERHEAD_S
+from engine.model_shape import ModelShape
+from labs import theory
+from labs.line_fit import LineFit
+from labs.protocol import Prediction
+from labs.targets.base import Target
+from labs.workload import SharedPrefixWorkload, TokenIds
+
+TIME_TOLERANCE_S = 1e-9  # what adding up a clock rounds away
+RATIO_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Prompts of one kind: a start of the shared prompt, and new tokens behind it."""
+
+    row: str
+    start_tokens: int  # of the shared prompt
+    new_tokens: int
+    is_first: bool = False  # the first to send this start
+    is_unrelated: bool = False  # begins like no other; start_tokens only give its length
+    is_repeat: bool = False  # the last prompt that was not unrelated, again
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.start_tokens + self.new_tokens
+
+    @property
+    def match_tokens(self) -> int:
+        """In common with what was sent before."""
+        if self.is_repeat:
+            return self.prompt_tokens
+        return 0 if self.is_first or self.is_unrelated else self.start_tokens
+
+    def num_hits(self, unit: int) -> int:
+        return theory.reuse(self.match_tokens, self.prompt_tokens, unit)
+
+
+class PromptSource:
+    """Prompts of any arm, never the same twice, unless a repeat is asked for."""
+
+    def __init__(self, workload: SharedPrefixWorkload) -> None:
+        self.canary_ids = workload.canary_ids
+        self._shared = workload.shared_ids
+        self._tails, self._unrelated = list(workload.tail_ids), iter(workload.unrelated_ids)
+        self._last: TokenIds = ()
+
+    def prompt(self, arm: Arm) -> TokenIds:
+        if arm.is_unrelated:
+            return next(self._unrelated)[: arm.prompt_tokens]
+        if arm.is_repeat:
+            return self._last
+        next_id = self._shared[arm.start_tokens :][:1]
+        # A tail that goes on as the shared prompt does would be a longer match.
+        index = next(at for at, tail in enumerate(self._tails) if tail[:1] != next_id)
+        self._last = (*self._shared[: arm.start_tokens], *self._tails.pop(index)[: arm.new_tokens])
+        return self._last
+
+
+def time_law(target: Target, shape: ModelShape, num_hits: int, prompt_tokens: int) -> Prediction | None:
+    """The time to first token of a request alone, on the simulated clock; None on a real one."""
+    if target.info.kind != "sim":
+        return None
+    runner: Any = target.engine.runner
+    budget = target.engine.config.max_num_batched_tokens
+    settings = (runner.gpu, runner.mfu, STEP_OVERHEAD_S, num_hits, prompt_tokens, budget, runner.dtype_bytes)
+    value, law = theory.predict(theory.simulated_ttft, shape, *settings)
+    return Prediction(value, law, value - TIME_TOLERANCE_S, value + TIME_TOLERANCE_S)
+
+
+def ratio_law(target: Target, shape: ModelShape, unit: int, warm: Arm, line: LineFit | None) -> Prediction:
+    """Cold over warm: on sim exactly; else from half of what the fixed cost leaves of it to 1.5 times the FLOPs' ratio.
+
+    line  fitted to seconds over FLOPs of other prompts, before
+    """
+    num_hits, length = warm.num_hits(unit), warm.prompt_tokens
+    value, law = theory.predict(theory.cold_over_warm, shape, num_hits, length)
+    cold_s, warm_s = (time_law(target, shape, found, length) for found in (0, num_hits))
+    if cold_s is not None and warm_s is not None:
+        exact = cold_s.value / warm_s.value
+        text = f"{law}; of times, overhead and reading included: {exact:.4g}"
+        return Prediction(exact, text, exact * (1 - RATIO_TOLERANCE), exact * (1 + RATIO_TOLERANCE))
+    low = 1.0
+    if line is not None and line.slope > 0:
+        fixed = max(0.0, line.intercept) / line.slope  # FLOPs in whose time nothing is computed
+        all_, rest = (theory.prefill_flops(shape, found, length) for found in (0, num_hits))
+        low = max(1.0, (fixed + all_) / (fixed + rest) / 2)
+    return Prediction(value, law, low, 1.5 * value)
+
+
+def saved_law(target: Target, shape: ModelShape, unit: int, warm: Arm) -> Prediction | None:
+    """Seconds that a hit saves, on the simulated clock; None on a real one."""
+    num_hits, length = warm.num_hits(unit), warm.prompt_tokens
+    cold_s, warm_s = (time_law(target, shape, found, length) for found in (0, num_hits))
+    if cold_s is None or warm_s is None:
+        return None
+    runner: Any = target.engine.runner
+    text = theory.predict(theory.saved_seconds, shape, runner.gpu, runner.mfu, num_hits).law
+    value = cold_s.value - warm_s.value
+    return Prediction(value, f"{text} s; cold − warm = {value * 1e3:.1f} ms", value - TIME_TOLERANCE_S, value + TIME_TOLERANCE_S)
+
+
+def is_arithmetic(target: Target, num_flops: int, num_tokens: int, predicted_s: float) -> bool:
+    """Whether arithmetic, not reading, decides a predicted time on the simulated clock."""
+    runner: Any = target.engine.runner
+    num_steps = -(-num_tokens // target.engine.config.max_num_batched_tokens)
+    arithmetic_s = num_flops / theory.achieved_flops_per_s(runner.gpu, runner.mfu)
+    return predicted_s <= arithmetic_s + num_steps * STEP_OVERHEAD_S + TIME_TOLERANCE_S

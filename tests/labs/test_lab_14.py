@@ -1,0 +1,223 @@
+"""Lab 14 measures the published numbers of Llama-3-8B on an H100, and notices a count that is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.kvcache import kv_cache_manager
+from engine.kvcache.prefix_cache import NO_MATCH
+from engine.llm_engine import LLMEngine
+from engine.model.simulated_runner import SimulatedRunner
+from engine.scheduler import Scheduler
+from labs import theory
+from labs.arrival_series import arrival_times, predicted_ttft, serve_arrivals
+from labs.lab_14_cost_model import LAB, Config
+from labs.line_fit import LineFit
+from labs.measure import percentiles
+from labs.protocol import LabReport
+from labs.target_shape import shape_of
+from labs.targets.base import TargetError
+from labs.targets.open_target import SIM_MODEL, open_target_factory
+from tests.labs.fake_session import FakeSession
+
+HASH, PAGE_1 = "hash cache, block 16", "radix cache, page 1"
+SMALL = Config(
+    shared_tokens=240, user_tokens=24, cached_tokens=(0, 128), suffix_tokens=(32, 192), num_arrivals=10, arrival_rates=(200.0,)
+)
+
+
+def run_lab(config: Config, model: str = SIM_MODEL, gpu: str | None = None, **engine_fields) -> LabReport:
+    return LAB.run(FakeSession(open_target_factory("sim", EngineConfig(model=model, **engine_fields), gpu=gpu)), config)
+
+
+@pytest.fixture(scope="module")
+def report() -> LabReport:
+    return run_lab(Config())
+
+
+def measured(report: LabReport, row: str, name: str, group: str | None = None):
+    return next(one for one in report.measurements if (one.row, one.name) == (row, name) and group in (None, one.group))
+
+
+def test_llama_3_8b_on_an_h100_gives_the_published_numbers(report):
+    assert round(measured(report, "cold", "ttft").value * 1e3, 1) == 82.3  # 82.2 of arithmetic, 0.1 of overhead
+    assert round(measured(report, "cold / warm", "saved").value * 1e3, 1) == 74.5
+    assert "= 10.66" in measured(report, "cold / warm", "ratio").predicted.law
+    assert round(measured(report, "cold / warm", "ratio").value, 2) == 10.54  # with the overhead of a step
+    assert any("10.66 by FLOPs (2,000 of 2,200 tokens cached, llama-3-8b); 74.5 ms saved" in line for line in report.findings)
+
+
+def test_prefills_without_a_cache_fill_the_gpu_below_20_requests_a_second(report):
+    assert 12.0 < measured(report, "no cache, all at once", "served/s").value < 12.2 < 20
+    assert measured(report, "no cache, 20/s", "served/s").value < 12.2
+    assert 129 < measured(report, "cached, all at once", "served/s").value < 130
+
+
+def test_above_saturation_the_queue_grows_and_with_the_cache_it_does_not(report):
+    p90 = {rate: measured(report, f"no cache, {rate}/s", "p90").value for rate in (10, 20, 40)}
+    assert p90[10] < 0.5 < 2 < p90[20] < p90[40]
+    assert all(measured(report, f"cached, {rate}/s", "p90").value < 0.011 for rate in (10, 20, 40))
+    longer = run_lab(Config(num_arrivals=200, arrival_rates=(20.0,), page_sizes=(16,), cached_tokens=(0,)))
+    assert measured(longer, "no cache, 20/s", "p90").value > 1.5 * p90[20]
+    assert measured(longer, "cached, 20/s", "p90").value < 0.011
+
+
+@pytest.mark.parametrize("cache", [HASH, PAGE_1])
+def test_hits_are_counted_in_every_arm(report, cache):
+    rows = {"0 cached, 256 new": 0, "1,024 cached, 64 new": 1024, "cold": 0, "warm": 2000, "unrelated": 0}
+    assert {row: measured(report, row, "hits", cache).value for row in rows} == rows
+    assert measured(report, "repeat", "hits", cache).value == (2192 if cache == HASH else 2199)
+    assert measured(report, "cached, 20/s", "hits").value == 100 * 2000
+    assert measured(report, "no cache, 20/s", "hits").value == 0
+
+
+def test_every_prediction_is_met_and_the_cache_was_proven_cold(report):
+    assert report.agrees and report.cache_state == "cold"
+    assert all(one.predicted is not None for one in report.measurements if one.name in ("hits", "ttft", "p50", "p90"))
+    assert [chart.kind for chart in report.charts] == ["lines", "lines", "times"]
+
+
+def test_two_runs_say_the_same():
+    first, second = run_lab(SMALL), run_lab(SMALL)
+    assert first.measurements == second.measurements and first.findings == second.findings and first.charts == second.charts
+
+
+@pytest.mark.parametrize(("fields", "settings"), [
+    ({"block_size": 7, "page_sizes": (3, 16)}, {}), ({"user_tokens": 1}, {"gpu": "L4"}), ({"seed": 3}, {"model": "smollm2-135m"}),
+    ({"shared_tokens": 1000, "suffix_tokens": (5,)}, {"max_num_batched_tokens": 100}), ({"block_size": 784}, {}),
+    ({"cached_tokens": (240,), "suffix_tokens": (1,), "num_arrivals": 2}, {"model": "llama-3-70b"}),
+])  # fmt: skip
+def test_other_sizes_models_and_gpus_are_predicted_as_well(fields, settings):
+    report = run_lab(replace(SMALL, **fields), **settings)
+    assert [one for one in report.measurements if one.agrees is False] == []
+    assert report.cache_state == "cold"
+
+
+def compute_hits_again(monkeypatch):
+    original = Scheduler._scheduled
+
+    def scheduled(self, request, num_tokens):
+        item = original(self, request, num_tokens)
+        return replace(item, start=0, num_tokens=item.end)
+
+    monkeypatch.setattr(Scheduler, "_scheduled", scheduled)
+
+
+def drop_the_cap(monkeypatch):
+    def lookup(self, request):
+        return self.prefix_cache.match(request, request.num_tokens)
+
+    monkeypatch.setattr(kv_cache_manager.KVCacheManager, "get_computed_blocks", lookup)
+
+
+def find_nothing(monkeypatch):
+    monkeypatch.setattr(kv_cache_manager.KVCacheManager, "get_computed_blocks", lambda self, request: NO_MATCH)
+
+
+def take_the_same_time_for_every_step(monkeypatch):
+    monkeypatch.setattr("engine.model.simulated_runner.step_seconds", lambda *_: 0.001)
+
+
+BROKEN = [drop_the_cap, find_nothing, compute_hits_again, take_the_same_time_for_every_step]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda rule: rule.__name__)
+def test_a_broken_engine_does_not_pass(monkeypatch, broken):
+    broken(monkeypatch)
+    report = run_lab(SMALL)
+    assert not report.agrees and report.conclusion.startswith("NOT as predicted")
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"trials": 0}, "trials is 0"), ({"cached_tokens": (0, 3000)}, "cached_tokens is"),
+        ({"suffix_tokens": ()}, "suffix_tokens"), ({"arrival_rates": (0.0,)}, "arrival_rates is"),
+        ({"num_arrivals": 1}, "num_arrivals is 1"), ({"block_size": 0}, "block_size is 0"),
+    ],
+)  # fmt: skip
+def test_an_impossible_configuration_is_named(fields, named):
+    with pytest.raises(ValueError, match=f"{named}.*accepted"):
+        Config(**fields)
+
+
+def test_a_prompt_that_cannot_fit_is_named_by_the_lab_s_field():
+    with pytest.raises(ConfigError, match="shared_tokens is 9000; accepted: at most 7679"):
+        run_lab(Config(shared_tokens=9000))
+
+
+def test_arrivals_wait_for_their_time_and_for_each_other():
+    engine = LLMEngine(EngineConfig(model=SIM_MODEL, enable_prefix_caching=False), SimulatedRunner())
+    first, late, later = serve_arrivals(engine, [[1] * 500, [2] * 500, [3] * 500], [0.0, 1.0, 1.001])
+    alone = theory.simulated_ttft(engine.runner.shape, engine.runner.gpu, 0.45, 100e-6, 0, 500, 4096)
+    assert first.ttft_s == pytest.approx(alone) and late.ttft_s == pytest.approx(alone)
+    # It comes while the second is computed, and is computed after it.
+    assert later.ttft_s == pytest.approx(2 * alone - 0.001)
+    assert (late.arrived_s, late.num_cached_tokens) == (1.0, 0)
+
+
+def test_a_real_clock_cannot_serve_arrivals():
+    engine = LLMEngine(EngineConfig(model=SIM_MODEL), SimulatedRunner())
+    engine.runner.is_simulated = False
+    with pytest.raises(TargetError, match="accepted: target sim"):
+        serve_arrivals(engine, [[1]], [0.0])
+
+
+def test_arrival_times_have_their_rate_and_their_seed():
+    times = arrival_times(20.0, 2_000, seed=1)
+    assert times == sorted(times) == arrival_times(20.0, 2_000, seed=1) != arrival_times(20.0, 2_000, seed=2)
+    assert times[-1] / 1999 == pytest.approx(1 / 20, rel=0.1)
+    assert arrival_times(None, 3, seed=1) == [0.0] * 3
+
+
+def test_percentiles_of_a_queue_are_bounded_by_one_server_and_one_step():
+    arrivals = arrival_times(20.0, 50, seed=0)
+    law = predicted_ttft(50, arrivals, 0.08, 0.081, 0.2)
+    assert law.value == percentiles(theory.queueing_ttfts(arrivals, 0.08), (50,))[50]
+    assert law.low < law.value < law.high - 0.2
+
+
+def test_a_line_through_points_on_a_line_is_that_line():
+    line = LineFit.of([1, 2, 4], [5, 7, 11])
+    assert (line.intercept, line.slope, line.r_squared) == pytest.approx((3, 2, 1))
+    assert line.at(10) == pytest.approx(23)
+    assert LineFit.of([1, 2, 3], [1, 5, 1]).r_squared == pytest.approx(0)
+    with pytest.raises(ValueError, match="at least 2"):
+        LineFit.of([1, 1], [1, 2])
+
+
+@pytest.fixture(scope="module")
+def open_tiny():
+    return open_target_factory("engine", EngineConfig(model="synthetic:tiny", dtype="float32", device="cpu", compile=False))
+
+
+def test_the_shape_of_a_loaded_model_is_that_of_its_weights(open_tiny):
+    target = open_tiny(num_gpu_blocks=2)
+    shape, loaded = shape_of(target), target.engine.runner.loaded
+    assert shape.num_parameters == sum(weight.numel() for weight in loaded.model.parameters())
+    assert (shape.num_layers, shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.vocab_size) == (2, 4, 2, 16, 512)
+
+
+def test_a_model_of_another_family_has_its_weights_counted(open_tiny, monkeypatch):
+    target = open_tiny(num_gpu_blocks=2)
+    known = shape_of(target)
+
+    def refuse(config, name, source):
+        raise ConfigError("model_type", "another", "llama")
+
+    monkeypatch.setattr("labs.target_shape.shape_from_config", refuse)
+    assert shape_of(target) == replace(known, source="weights counted after loading")
+
+
+def test_on_a_real_model_hits_are_exact_and_the_ratio_is_judged_in_a_range(open_tiny):
+    session = FakeSession(open_tiny)
+    report = LAB.run(session, Config(shared_tokens=96, user_tokens=8, cached_tokens=(0, 48), suffix_tokens=(8, 64)))
+    assert not [one for one in report.measurements if one.unit == "tokens" and not one.agrees]
+    assert {one.predicted for one in report.measurements if one.name == "ttft"} == {None}
+    ratio = measured(report, "cold / warm", "ratio").predicted
+    assert 1 <= ratio.low <= ratio.value < ratio.high and report.cache_state == "cold"
+    assert session.done == session.expected and not any(one.group.startswith("arrivals") for one in report.measurements)
