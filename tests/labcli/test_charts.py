@@ -94,7 +94,7 @@ def test_the_words_of_a_chart_hold_every_value():
     words = describe_chart(CHARTS["Hit rate by scenario: one token in front costs every block"])
     assert "fresh salt per request 12.5 %" in words and "predicted: shared system prompt 81.8 %" in words
     pool = describe_chart(CHARTS["Two conversations take turns in a pool of 24 blocks"])
-    assert "step 3: 1 free, never used, 2 in use, not findable, 6 in use, cached, 14 free, cached, 1 evicted" in pool
+    assert "step 3: 1 free, holds nothing, 2 in use, not findable, 6 in use, cached, 14 free, cached, 1 evicted" in pool
     assert describe_chart(CHARTS["Hits grow a block at a time"]).count("→") == 40 + 16
 
 
