@@ -11,19 +11,19 @@ import engine.kvcache.block_pool
 import engine.kvcache.kv_cache_manager
 import engine.kvcache.prefix_cache
 import engine.kvcache.radix_tree
-import labs.cache_bench
-import labs.cache_cost
+import labs.benches.cache_bench
+import labs.benches.cache_cost
 from labcli.bench_record import BenchRecorder
 from labcli.progress_bar import ProgressBar
 from labcli.record import ResultRecord, json_ready
 from labcli.results_store import ResultsStore
-from labs.cache_bench import CacheBench, LookupCost
-from labs.cache_cost import Config
+from labs.benches.cache_bench import CacheBench, LookupCost
+from labs.benches.cache_cost import Config
 from labs.peers.vllm_cache import VllmCache
 from labs.protocol import Measurement, Prediction
 
 _SOURCES = (
-    labs.cache_cost, labs.cache_bench, engine.kvcache.block_pool, engine.kvcache.kv_cache_manager,
+    labs.benches.cache_cost, labs.benches.cache_bench, engine.kvcache.block_pool, engine.kvcache.kv_cache_manager,
     engine.kvcache.prefix_cache, engine.kvcache.radix_tree,
 )  # fmt: skip
 

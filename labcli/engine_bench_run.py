@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import labs.engine_bench
-import labs.own_engine
+import labs.benches.engine_bench
+import labs.benches.own_engine
 from engine.config import EngineConfig
 from labcli.bench_record import ENGINE_SOURCES, BenchRecorder
 from labcli.progress_bar import ProgressBar
 from labcli.record import ResultRecord, json_ready
 from labcli.results_store import ResultsStore
-from labs.engine_bench import WORKLOADS, Config, EngineBench
-from labs.own_engine import OwnEngine, model_folder, settings_of
+from labs.benches.engine_bench import WORKLOADS, Config, EngineBench
+from labs.benches.own_engine import OwnEngine, model_folder, settings_of
 from labs.peers.open_engine import open_peer
 from labs.protocol import Measurement, Prediction
-from labs.resident_memory import MemoryGrowth, memory_growth
+from labs.benches.resident_memory import MemoryGrowth, memory_growth
 
 # Requests whose memory is watched come in rounds of so many, of so many tokens.
 MEMORY_ROUND, MEMORY_PROMPT_TOKENS = 50, 8
@@ -70,7 +70,7 @@ class EngineBenchRun:
             bench = EngineBench(self.config, [own, *peers], own.engine.runner.vocab_size, self.engine_config.block_size)
             finished = FinishedEngineBench(bench, own.engine.config, own.computes_with, own.build_s, json_ready(settings))
             recorder = BenchRecorder(
-                "bench-engine", "How fast is the engine, beside its peers?", self.store, (labs.engine_bench, labs.own_engine, *ENGINE_SOURCES),
+                "bench-engine", "How fast is the engine, beside its peers?", self.store, (labs.benches.engine_bench, labs.benches.own_engine, *ENGINE_SOURCES),
                 lambda: _measurements(finished), lambda: self._conditions(finished),
             )  # fmt: skip
             with recorder.keeping_what_was_measured(finished):

@@ -49,7 +49,7 @@ def _what_and_code(error: BaseException) -> tuple[str, int]:
     from labs.catalog import UnknownLab
     from labs.conformance.golden import GoldenError
     from labs.peers.worker_process import PeerError, PeerUnavailable
-    from labs.prompt_file import PromptFileError
+    from labs.diagnose.prompt_file import PromptFileError
     from labs.targets.base import TargetError
 
     if isinstance(error, (Interrupted, KeyboardInterrupt)):

@@ -14,9 +14,9 @@ from typing import Any, Sequence
 
 import engine.kvcache.block_encoding
 import engine.kvcache.block_hash
-import labs.hash_comparison
-import labs.hash_cost
-import labs.prompt_cost
+import labs.benches.hash_comparison
+import labs.benches.hash_cost
+import labs.benches.prompt_cost
 from engine.config import EngineConfig
 from engine.errors import MissingPackage
 from labcli.environment import read_environment
@@ -26,8 +26,8 @@ from labcli.record import ResultRecord, json_ready
 from labcli.results_store import ResultsStore
 from labcli.run_identity import new_run_id, source_hashes, utc_now
 from labs import theory
-from labs.hash_comparison import ComparedBench, HashComparison
-from labs.hash_cost import (
+from labs.benches.hash_comparison import ComparedBench, HashComparison
+from labs.benches.hash_cost import (
     Config,
     HashBench,
     HashCost,
@@ -38,8 +38,8 @@ from labs.hash_cost import (
     measure_growth,
 )
 from labs.peers.vllm_hashing import PeerEnded, PeerError, VllmHashing
-from labs.prompt_cost import Prefill, PromptCost, prefill_by_cost_model, prefill_on_engine, time_tokenising, tokenise
-from labs.prompt_file import PromptFile
+from labs.benches.prompt_cost import Prefill, PromptCost, prefill_by_cost_model, prefill_on_engine, time_tokenising, tokenise
+from labs.diagnose.prompt_file import PromptFile
 from labs.protocol import Measurement, Prediction
 
 _QUESTION = "What does naming a block cost, per algorithm?"
@@ -243,9 +243,9 @@ class HashRun:
             lab={"number": None, "name": "hash-bench", "question": _QUESTION},
             sources=source_hashes(
                 {
-                    "labs/hash_cost.py": labs.hash_cost.__file__,
-                    "labs/hash_comparison.py": labs.hash_comparison.__file__,
-                    "labs/prompt_cost.py": labs.prompt_cost.__file__,
+                    "labs/benches/hash_cost.py": labs.benches.hash_cost.__file__,
+                    "labs/benches/hash_comparison.py": labs.benches.hash_comparison.__file__,
+                    "labs/benches/prompt_cost.py": labs.benches.prompt_cost.__file__,
                     "engine/kvcache/block_hash.py": engine.kvcache.block_hash.__file__,
                     "engine/kvcache/block_encoding.py": engine.kvcache.block_encoding.__file__,
                 }

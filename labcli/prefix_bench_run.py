@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Sequence
 
-import labs.own_engine
-import labs.prefix_bench
-import labs.prefix_bench_prompts
+import labs.benches.own_engine
+import labs.benches.prefix_bench
+import labs.benches.prefix_bench_prompts
 from engine.config import DEFAULT_POOL_TOKENS, EngineConfig
 from labcli.bench_record import ENGINE_SOURCES, BenchRecorder
 from labcli.progress_bar import ProgressBar
 from labcli.record import ResultRecord, json_ready
 from labcli.results_store import ResultsStore
 from labs import theory
-from labs.own_engine import OwnEngine, model_folder, settings_of
+from labs.benches.own_engine import OwnEngine, model_folder, settings_of
 from labs.peers.open_engine import open_peer
-from labs.prefix_bench import PASSES, PassTimes, PrefixBench
-from labs.prefix_bench_prompts import (
+from labs.benches.prefix_bench import PASSES, PassTimes, PrefixBench
+from labs.benches.prefix_bench_prompts import (
     BenchRequest, InputLengths, PrefixBenchConfig, arrange, describe, expected_hits_in_turn, sample_prompts,
 )  # fmt: skip
 from labs.protocol import Measurement, Prediction
@@ -93,7 +93,7 @@ class PrefixBenchRun:
             )  # fmt: skip
             recorder = BenchRecorder(
                 "bench-prefix-caching", "What is prefix caching worth for repeated prompts?", self.store,
-                (labs.prefix_bench, labs.prefix_bench_prompts, labs.own_engine, *ENGINE_SOURCES),
+                (labs.benches.prefix_bench, labs.benches.prefix_bench_prompts, labs.benches.own_engine, *ENGINE_SOURCES),
                 lambda: _measurements(finished), lambda: self._conditions(finished),
             )  # fmt: skip
             with recorder.keeping_what_was_measured(finished):

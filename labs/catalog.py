@@ -19,6 +19,10 @@ from labs.protocol import Lab
 _FILE_NAME = re.compile(r"lab_(\d\d)_([a-z0-9_]+)")
 
 
+# Folders of labs/ whose files decide predictions and steps; the others hold benches, peers and what diagnoses requests.
+_SHARED_ROOMS = ("", "laws/", "scenarios/", "targets/", "watch/")
+
+
 class UnknownLab(ValueError):
     """No lab, or more than one, goes by the name asked for; the message lists the accepted ones."""
 
@@ -42,7 +46,7 @@ class CatalogEntry:
         """The files that decide predictions and steps, by their name in a record: the lab's own, and all that labs share."""
         files = {f"labs/{self.path.name}": self.path}
         folder = Path(labs.__file__).parent
-        for path in sorted([*folder.glob("*.py"), *folder.glob("targets/*.py")]):
+        for path in sorted(path for room in _SHARED_ROOMS for path in folder.glob(f"{room}*.py")):
             if not _FILE_NAME.fullmatch(path.stem):
                 files[f"labs/{path.relative_to(folder).as_posix()}"] = path
         return files

@@ -31,9 +31,10 @@ from engine.config import HASH_ALGORITHMS
 from engine.errors import ConfigError, MissingPackage
 from engine.kvcache.block_hash import hash_block_tokens
 from engine.kvcache.cache_identity import CacheIdentity
-from labs import hash_cost, theory
+from labs import theory
+from labs.benches import hash_cost
 from labs.chart import Chart, ChartSeries, bars_of
-from labs.hash_cost import HashBench, HashCost, HashGrowth, NamedChain, measure_growth
+from labs.benches.hash_cost import HashBench, HashCost, HashGrowth, NamedChain, measure_growth
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.recorded.engine_hashes import sglang_page_hashes, vllm_block_hashes
 from labs.series import prove_cold
@@ -240,8 +241,8 @@ def _tokenise(target: Target, prompt: tuple[int, ...], trials: int) -> tuple[flo
     tokenizer = target.tokenizer()
     if tokenizer is None:
         return ()
-    from labs.prompt_cost import time_tokenising
-    from labs.prompt_file import PromptFile
+    from labs.benches.prompt_cost import time_tokenising
+    from labs.diagnose.prompt_file import PromptFile
 
     return time_tokenising(PromptFile(text=tokenizer.decode(prompt)), tokenizer, trials)
 

@@ -36,10 +36,10 @@ from typing import Any, Sequence
 from engine.config import DEFAULT_POOL_TOKENS
 from engine.errors import ConfigError
 from labs.chart import Chart, bars_of, times_of
-from labs.diagnosis import SentRequest, compare
+from labs.diagnose.diagnosis import SentRequest, compare
 from labs.measure import Spread, ratio_of_medians
 from labs.output_check import compare_cold_and_warm, num_unexplained
-from labs.prefix_series import PrefixSeries
+from labs.scenarios.prefix_series import PrefixSeries
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import Series, SeriesResult, prove_cold, run_series
 from labs.targets.base import Target

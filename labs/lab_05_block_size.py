@@ -37,7 +37,7 @@ from labs import theory
 from labs.caches import Cache, caches, hash_cache, radix_cache
 from labs.chart import Chart, ChartSeries, bars_of
 from labs.field_check import check_numbers
-from labs.match_sweep import MatchSweep, fitted_unit, run_match_sweep
+from labs.scenarios.match_sweep import MatchSweep, fitted_unit, run_match_sweep
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import Series, SeriesRequest, prove_cold, run_series
 from labs.workload import SharedPrefixWorkload, TokenIds

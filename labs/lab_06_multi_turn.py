@@ -23,7 +23,7 @@ How to read it. `turn n` is what the n-th turn found. `lost` is, over all turns,
 page of one token the columns are the matches themselves.
 
 Sources: vLLM 0.32.0, v1/core/kv_cache_manager.py and v1/core/sched/scheduler.py; SGLang 0.5.23, srt/mem_cache/radix_cache.py;
-labs/theory.py; labs/conversation.py.
+labs/theory.py; labs/scenarios/conversation.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from engine.errors import ConfigError
 from labs import theory
 from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of
-from labs.conversation import Conversation, DatedSystem, EchoedIds, MergedIds, RetokenisedText, ThinkBlock
+from labs.scenarios.conversation import Conversation, DatedSystem, EchoedIds, MergedIds, RetokenisedText, ThinkBlock
 from labs.counted_request import send_counted
 from labs.field_check import check_numbers
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction

@@ -11,7 +11,7 @@ Predicted and measured, in tokens (n prompts of L tokens in turn, N usable block
     whole leaves (SGLang)    the same
     blocks evicted           how many, and how many of them were a prompt's first
 
-Hits follow the formulas; evicted blocks are counted by a small model that moves names in a list (labs/eviction_model.py).
+Hits follow the formulas; evicted blocks are counted by a small model that moves names in a list (labs/scenarios/eviction_model.py).
 Pools are sized in tokens, so that every cache has the same memory.
 
 How to read it. A block survives until its next use if the blocks freed after it, and those at work, fit the pool: its reuse
@@ -33,9 +33,9 @@ from dataclasses import dataclass
 from typing import Sequence
 
 from engine.errors import ConfigError
-from labs.block_map import MAX_ROWS, BlockMap, content_of
+from labs.watch.block_map import MAX_ROWS, BlockMap, content_of
 from labs.chart import Chart, ChartSeries, bars_of
-from labs.eviction_series import LETTERS, Cycle, Order, orders_of
+from labs.scenarios.eviction_series import LETTERS, Cycle, Order, orders_of
 from labs.field_check import check_numbers
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold

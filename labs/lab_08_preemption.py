@@ -33,13 +33,13 @@ from typing import Sequence
 
 from engine.errors import ConfigError
 from labs import theory
-from labs.block_map import BlockMap
+from labs.watch.block_map import BlockMap
 from labs.caches import Cache, caches
 from labs.chart import Chart, ChartSeries, bars_of
 from labs.field_check import check_numbers
 from labs.measure import ratio_of_medians
 from labs.output_check import FLOAT32_NEAR_TIE
-from labs.preemption_series import Pair, Run, send_at_once
+from labs.scenarios.preemption_series import Pair, Run, send_at_once
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold
 from labs.targets.base import Target

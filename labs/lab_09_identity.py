@@ -41,9 +41,9 @@ from labs import theory
 from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers
-from labs.identity_prompts import IdentityPrompts
-from labs.identity_series import IdentityRequest, IdentityRow, may_reuse, run_rows, send
-from labs.identity_traps import Collision, Trap, TrapResult
+from labs.scenarios.identity_prompts import IdentityPrompts
+from labs.scenarios.identity_series import IdentityRequest, IdentityRow, may_reuse, run_rows, send
+from labs.scenarios.identity_traps import Collision, Trap, TrapResult
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.salts import salts
 from labs.series import prove_cold

@@ -34,11 +34,11 @@ from labs import theory
 from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of, times_of
 from labs.field_check import check_numbers
-from labs.guess_series import CONTROL, FEWEST_TRIALS, RIGHT, measure_next_tokens, measure_prompts, measure_recovery
+from labs.scenarios.guess_series import CONTROL, FEWEST_TRIALS, RIGHT, measure_next_tokens, measure_prompts, measure_recovery
 from labs.measure import Spread
-from labs.prompt_guesses import Arm, PromptGuesses, WholeGuesses
+from labs.scenarios.prompt_guesses import Arm, PromptGuesses, WholeGuesses
 from labs.protocol import Lab, LabReport, LabSession, Measurement
-from labs.salt_series import SCOPES, SaltSeries, measure_salts
+from labs.scenarios.salt_series import SCOPES, SaltSeries, measure_salts
 from labs.salts import salts
 from labs.series import prove_cold
 from labs.workload import SharedPrefixWorkload, workload_digest

@@ -22,7 +22,7 @@ their growth with the prompt's length says something about other engines. A map'
 (lab 01) and not timed here.
 
 Sources: vLLM 0.32.0, v1/core/block_pool.py and kv_cache_manager.py; SGLang 0.5.23, srt/mem_cache/radix_cache.py and
-managers/schedule_policy.py; labs/theory.py, labs/hit_losses.py.
+managers/schedule_policy.py; labs/theory.py, labs/scenarios/hit_losses.py.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from typing import Any
 
 from engine.admission_order import MAX_SORTED_REQUESTS, SHORT_MATCH_TOKENS
 from engine.errors import ConfigError
-from labs import cache_cost, theory
+from labs import theory
+from labs.benches import cache_cost
 from labs.caches import Cache, caches
 from labs.chart import Chart, ChartSeries, bars_of
 from labs.field_check import check_numbers
-from labs.hit_losses import HitLosses, difference_text
+from labs.scenarios.hit_losses import HitLosses, difference_text
 from labs.measure import Spread
-from labs.probe_count import count_probes, num_duplicates
+from labs.watch.probe_count import count_probes, num_duplicates
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold
 from labs.targets.base import Completion, Target, TargetError
-from labs.two_caches_series import QUEUE, SINGLE, SORTED, TURNS, TWINS
-from labs.two_caches_series import Forecast, Scenario, TwoCachesWorkload, WorkloadMaker
+from labs.scenarios.two_caches_series import QUEUE, SINGLE, SORTED, TURNS, TWINS
+from labs.scenarios.two_caches_series import Forecast, Scenario, TwoCachesWorkload, WorkloadMaker
 
-MAX_LOOKUP_UNIT = 4_096  # of labs/cache_cost.py
+MAX_LOOKUP_UNIT = 4_096  # of labs/benches/cache_cost.py
 COLUMNS_NOTE = (
     "exact: requests that found what their ids say; probes: questions to a table, by all lookups; "
     "copies: blocks that hold what another holds"

@@ -38,7 +38,7 @@ from engine.kvcache.block_hash import BlockHash, event_block_hash, get_hash_func
 from engine.kvcache.kv_events import BlockStored
 from engine.kvcache.page_hash import PageHash, event_page_hash
 from labs import theory
-from labs.block_name_worker import BlockNames, NamingTask, ask_workers
+from labs.peers.block_name_worker import BlockNames, NamingTask, ask_workers
 from labs.caches import Cache, hash_cache, radix_cache
 from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers

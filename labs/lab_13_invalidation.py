@@ -32,7 +32,7 @@ from engine.errors import ConfigError
 from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers
-from labs.invalidation_series import NUM_REQUESTS, NUM_SIMULATED_REQUESTS, InvalidationSeries
+from labs.scenarios.invalidation_series import NUM_REQUESTS, NUM_SIMULATED_REQUESTS, InvalidationSeries
 from labs.protocol import Lab, LabReport, LabSession, Measurement
 from labs.salts import salts
 from labs.series import prove_cold

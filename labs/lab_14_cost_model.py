@@ -32,12 +32,12 @@ from typing import Iterator, Sequence
 from engine.errors import ConfigError
 from engine.model_shape import ModelShape
 from labs import theory
-from labs.arrival_series import ArrivalSeries
+from labs.scenarios.arrival_series import ArrivalSeries
 from labs.caches import Cache, caches
 from labs.chart import Chart, ChartSeries, times_of
 from labs.field_check import check_numbers
 from labs.line_fit import LineFit
-from labs.prefill_series import Arm, PromptSource, is_arithmetic, ratio_law, saved_law, time_law
+from labs.scenarios.prefill_series import Arm, PromptSource, is_arithmetic, ratio_law, saved_law, time_law
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold
 from labs.target_shape import shape_of

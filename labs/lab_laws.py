@@ -1,4 +1,4 @@
-"""The laws a lab predicts with, found in its source: every `theory.<law>` it names, its own builders of series included."""
+"""The laws a lab predicts with, found in its source: every `theory.<law>` it names, its scenarios included."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Law:
 
 
 def laws_of(path: Path) -> list[Law]:
-    """Laws named in a lab's file and in the files it imports from `labs` to build its series; in order of appearance."""
+    """Laws named in a lab's file and in the scenarios it imports; in order of appearance."""
     names: dict[str, None] = {}
-    for source in [path, *_builders(path)]:
+    for source in [path, *_scenarios(path)]:
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "theory":
                 names[node.attr] = None
@@ -34,14 +34,12 @@ def laws_of(path: Path) -> list[Law]:
     return [_law(name, function) for name, function in functions.items() if hasattr(function, "formula")]
 
 
-def _builders(path: Path) -> list[Path]:
-    """Files that make a lab's series and predictions: modules of labs it imports, other labs and shared rooms aside."""
+def _scenarios(path: Path) -> list[Path]:
+    """Files of labs/scenarios that a lab imports: they make its requests and predictions."""
     found: dict[Path, None] = {}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("labs."):
-            file = _FOLDER / f"{node.module.removeprefix('labs.')}.py"
-            if file.exists() and "_series" in file.stem:
-                found[file] = None
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("labs.scenarios."):
+            found[_FOLDER / f"{node.module.removeprefix('labs.').replace('.', '/')}.py"] = None
     return list(found)
 
 

@@ -82,7 +82,7 @@ def _loaded_heavy(code: str) -> str:
     return done.stdout.rpartition("HEAVY ")[2].strip()
 
 
-LIGHT_MODULES = ["engine", "labs.catalog", "labcli.main", "labcli.lab_run", "labcli.hash_run", "labcli.render.lab_report", "labcli.render.report_html", "labcli.record_comparison", "labs.hash_cost", "labs.lab_01_hash_cost"]
+LIGHT_MODULES = ["engine", "labs.catalog", "labcli.main", "labcli.lab_run", "labcli.hash_run", "labcli.render.lab_report", "labcli.render.report_html", "labcli.record_comparison", "labs.benches.hash_cost", "labs.lab_01_hash_cost"]
 LIGHT_MODULES += [name for name in MODULES if name.startswith("engine.kvcache")]
 LIGHT_MODULES += [name for name in MODULES if name.startswith("labs.estimates.") or name == "engine.model_shape"]
 

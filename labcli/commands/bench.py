@@ -46,7 +46,7 @@ def bench_cache(
     from labcli.cache_bench_run import CacheBenchRun
     from labcli.fault import UsageFault
     from labcli.results_store import ResultsStore
-    from labs.cache_cost import Config
+    from labs.benches.cache_cost import Config
 
     if against not in (None, "vllm"):
         raise UsageFault(f"--against is {against!r}", "vllm")
@@ -114,7 +114,7 @@ def bench_prefix_caching(
 ) -> int:
     """vLLM's prefix caching benchmark: repeated prompts, all at once, cold and warm apart, hits against the law."""
     from engine.config import EngineConfig
-    from labs.prefix_bench_prompts import PrefixBenchConfig
+    from labs.benches.prefix_bench_prompts import PrefixBenchConfig
 
     config = PrefixBenchConfig(
         num_prompts, input_length_range, output_len, repeat_count, sort, prefix_len, dataset_path, seed
@@ -181,7 +181,7 @@ def bench_engine(
     """Time the engine on a CPU: cold and warm prefill, repeated prompts, many requests decoding."""
     from engine.config import EngineConfig
     from labcli.fault import UsageFault
-    from labs.engine_bench import Config
+    from labs.benches.engine_bench import Config
 
     config = Config(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, trials=trials, seed=seed)
     engine_config = EngineConfig(
@@ -255,7 +255,7 @@ def _assigned(assignments: Sequence[str]) -> dict[str, Any]:
 
 def _check_file(path: str | None) -> None:
     """Seconds of loading a model are not spent before it is known that there is nothing to send."""
-    from labs.prefix_bench_prompts import check_dataset
+    from labs.benches.prefix_bench_prompts import check_dataset
 
     if path is not None:
         check_dataset(path)

@@ -55,7 +55,7 @@ def diagnose_pair(
     settings = _settings(block_size, page_size, drafter, algorithm)
 
     from labcli.render.pair_diagnosis import print_report, write_report_json
-    from labs.request_pair import diagnose_files
+    from labs.diagnose.request_pair import diagnose_files
 
     def open_tokenizer() -> Any:
         from engine.model import tokenizer as model_tokenizer
@@ -74,7 +74,7 @@ def _settings(block_size: int | None, page_size: int | None, drafter: bool, algo
     """Both caches by their defaults; or those whose size was given."""
     from engine.config import HASH_ALGORITHMS
     from labcli.fault import UsageFault
-    from labs.request_pair import CacheSettings
+    from labs.diagnose.request_pair import CacheSettings
 
     for option, value in (("--block-size", block_size), ("--page-size", page_size)):
         if value is not None and not 1 <= value <= _MAX_UNIT:

@@ -118,7 +118,7 @@ def _refuse(given: dict[str, Any], when: str, accepted: str) -> None:
 
 
 def _config(drawn: dict[str, Any], block_size: int | None, trials: int, algorithms: list[str], has_prompt: bool) -> Any:
-    from labs.hash_cost import Config
+    from labs.benches.hash_cost import Config
 
     fields = {name: value for name, value in drawn.items() if value is not None}
     fields["block_size"] = block_size if block_size is not None else _PROMPT_BLOCK_SIZE if has_prompt else _BLOCK_SIZE
@@ -133,7 +133,7 @@ def _config(drawn: dict[str, Any], block_size: int | None, trials: int, algorith
 def _prompt_settings(path: str, model: str | None, prefill: str | None, shape: str | None, cache_dir: str | None) -> Any:
     from engine.cost_model import gpu_by_name, model_shape
     from labcli.hash_run import PromptSettings
-    from labs.prompt_file import read_prompt_file
+    from labs.diagnose.prompt_file import read_prompt_file
 
     where, whose = _GPU if prefill is None else prefill, _SHAPE if shape is None else shape
     if where != "engine":

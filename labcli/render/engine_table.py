@@ -8,7 +8,7 @@ from rich.text import Text
 from labcli.engine_bench_run import FinishedEngineBench
 from labcli.render.plain_table import plain_table
 from labcli.render.quantity import format_seconds
-from labs.engine_bench import WORKLOADS
+from labs.benches.engine_bench import WORKLOADS
 
 _RATES = {"cold": "prompt tokens", "warm": "prompt tokens", "repeat": "outputs", "decode": "outputs"}
 

@@ -13,10 +13,10 @@ from rich.text import Text
 from labcli.hash_run import HashResult
 from labcli.render.plain_table import plain_table
 from labcli.render.quantity import format_seconds
-from labs.hash_comparison import HashComparison
-from labs.hash_cost import HashCost, HashGrowth
+from labs.benches.hash_comparison import HashComparison
+from labs.benches.hash_cost import HashCost, HashGrowth
 from labs.measure import Ratio
-from labs.prompt_cost import PromptCost
+from labs.benches.prompt_cost import PromptCost
 
 
 def print_hash_result(result: HashResult, console: Console | None = None) -> None:

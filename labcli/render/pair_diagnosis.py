@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from labcli.render.plain_table import plain_table
-from labs.diagnosis import Loss, PairDiagnosis
-from labs.request_pair import PairedRequest, PairReport
+from labs.diagnose.diagnosis import Loss, PairDiagnosis
+from labs.diagnose.request_pair import PairedRequest, PairReport
 from labs.theory import full_blocks
 
 

@@ -9,7 +9,7 @@ from labcli.prefix_bench_run import FinishedPrefixBench
 from labcli.render.plain_table import plain_table
 from labcli.render.quantity import format_seconds
 from labs.measure import Spread, percentiles
-from labs.prefix_bench import PASSES, PrefixBench
+from labs.benches.prefix_bench import PASSES, PrefixBench
 
 PERCENTS = (50, 90, 99)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from labs.peers.worker_process import PeerError, WorkerProcess
-from labs.timed_engine import EngineSettings, Served, TokenIds
+from labs.benches.timed_engine import EngineSettings, Served, TokenIds
 
 START_TIMEOUT_S = 900.0  # torch.compile takes minutes on a slow machine
 SERVE_TIMEOUT_S = 1800.0

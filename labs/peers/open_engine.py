@@ -6,7 +6,7 @@ from typing import Callable
 
 from labs.peers.transformers_engine import TransformersEngine
 from labs.peers.vllm_engine import VllmEngine
-from labs.timed_engine import EngineSettings
+from labs.benches.timed_engine import EngineSettings
 
 PEERS = ("vllm", "transformers", "transformers-batch")
 

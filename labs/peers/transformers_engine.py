@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from labs.peers.engine_worker import EngineWorker
-from labs.timed_engine import EngineSettings
+from labs.benches.timed_engine import EngineSettings
 
 _WORKER = Path(__file__).with_name("transformers_engine_worker.py")
 METHODS = ("generate", "generate_batch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Sequence
 
-from labs.cache_cost import CacheRun
+from labs.benches.cache_cost import CacheRun
 from labs.peers.worker_process import WorkerProcess
 
 _WORKER = Path(__file__).with_name("vllm_cache_worker.py")

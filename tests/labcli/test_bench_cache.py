@@ -5,14 +5,14 @@ import json
 import pytest
 
 import labcli.cache_bench_run
-from labs.cache_cost import CacheRun
+from labs.benches.cache_cost import CacheRun
 
 SMALL = ("bench", "cache", "--num-requests", "20", "--prompt-tokens", "100", "--shared-tokens", "50", "--small-pool-blocks", "10", "--trials", "2")
 
 
 @pytest.fixture(autouse=True)
 def short_lookups(monkeypatch):
-    monkeypatch.setattr("labs.cache_cost.LOOKUP_TOKENS", (100, 200, 400))
+    monkeypatch.setattr("labs.benches.cache_cost.LOOKUP_TOKENS", (100, 200, 400))
 
 
 class StubPeer:
@@ -31,7 +31,7 @@ class StubPeer:
         self.prompts = prompts
 
     def run(self, algorithm, block_size, num_blocks):
-        from labs.cache_cost import Config, run_cache
+        from labs.benches.cache_cost import Config, run_cache
 
         config = Config(20, 100, 50, 50, block_size, 10, algorithm)
         return CacheRun(1.0, run_cache(self.prompts, config, "hash", num_blocks).hits + self.extra_hits)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import labcli.engine_bench_run
-from labs.engine_bench import EngineBench
+from labs.benches.engine_bench import EngineBench
 from tests.labs.fake_timed_engine import FakeTimedEngine
 
 SMALL = (
@@ -16,15 +16,15 @@ SMALL = (
 
 @pytest.fixture(autouse=True)
 def small_workloads(monkeypatch):
-    import labs.engine_bench
+    import labs.benches.engine_bench
 
-    original = labs.engine_bench.Config
+    original = labs.benches.engine_bench.Config
 
     def small(**fields):
         # 64 tokens are whole blocks: an engine that forgets to compute the last token again finds one block too many.
         return original(repeat_tokens=64, repeat_count=3, repeat_outputs=2, decode_tokens=10, decode_requests=2, decode_outputs=3, **fields)
 
-    monkeypatch.setattr(labs.engine_bench, "Config", small)
+    monkeypatch.setattr(labs.benches.engine_bench, "Config", small)
 
 
 def test_alone_it_tells_times_hits_and_memory(labcli_command, tmp_path):

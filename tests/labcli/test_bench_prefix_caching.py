@@ -118,7 +118,7 @@ def test_bad_usage_is_one_line(labcli_command, tmp_path, arguments, line):
 
 
 def test_an_interrupted_run_keeps_its_trials(labcli_command, monkeypatch, tmp_path):
-    from labs.prefix_bench import PrefixBench
+    from labs.benches.prefix_bench import PrefixBench
 
     run_trial = PrefixBench.run_trial
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from engine.config import EngineConfig
-from labs.prefix_series import PrefixSeries
+from labs.scenarios.prefix_series import PrefixSeries
 from labs.targets.open_target import SIM_MODEL, open_target_factory
 from labs.workload import SharedPrefixWorkload
 from tests.labs.conftest import ByteTokenizer

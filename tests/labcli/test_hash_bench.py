@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-import labs.hash_cost
-from labs.prompt_cost import Prefill
+import labs.benches.hash_cost
+from labs.benches.prompt_cost import Prefill
 from tests.labs.stub_vllm import write_stub_vllm
 
 SMALL = ("hash-bench", "--num-blocks", "20", "--block-size", "4", "--trials", "3")
@@ -15,7 +15,7 @@ ALGORITHMS = ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]
 
 @pytest.fixture(autouse=True)
 def short_growth(monkeypatch):
-    monkeypatch.setattr(labs.hash_cost.growth_lengths, "__defaults__", ((100, 200, 400),))
+    monkeypatch.setattr(labs.benches.hash_cost.growth_lengths, "__defaults__", ((100, 200, 400),))
 
 
 def rows(record, name, group="chain"):
@@ -75,7 +75,7 @@ def test_growth_needs_prompts_that_fill_a_block(labcli_command, block_size, grow
 def test_cells_follow_from_the_samples(labcli_command, monkeypatch):
     """1,000 blocks of 20 tokens: 2 ms for the whole, 0.5 ms for the digest alone, 3 ms one by one."""
     for name, seconds in (("time_whole", 0.002), ("time_appends", 0.003), ("time_digest", 0.0005)):
-        monkeypatch.setattr(labs.hash_cost.NamedChain, name, lambda self, seconds=seconds: seconds)
+        monkeypatch.setattr(labs.benches.hash_cost.NamedChain, name, lambda self, seconds=seconds: seconds)
     arguments = ("--num-blocks", "1000", "--block-size", "20", "--no-save", "--algorithms", "sha256")
     result = labcli_command("hash-bench", *arguments)
     rows_of_sha256 = [line.split() for line in result.stdout.splitlines() if line.startswith("sha256 ")]
@@ -86,7 +86,7 @@ def test_cells_follow_from_the_samples(labcli_command, monkeypatch):
 
 
 def test_a_prompts_shares_follow_from_the_samples(labcli_command, monkeypatch, tmp_path):
-    monkeypatch.setattr(labs.hash_cost.NamedChain, "time_whole", lambda self: 0.002)
+    monkeypatch.setattr(labs.benches.hash_cost.NamedChain, "time_whole", lambda self: 0.002)
     monkeypatch.setattr("labcli.hash_run.time_tokenising", lambda *_: (0.008,))
     monkeypatch.setattr("labcli.hash_run.prefill_by_cost_model", lambda *_: Prefill((0.1,), "a clock"))
     (tmp_path / "p.txt").write_text("Some words. " * 10)
@@ -103,7 +103,7 @@ def test_few_trials_are_said_to_be_few(labcli_command):
 
 def test_an_unstable_run_is_said_to_be_unstable(labcli_command, monkeypatch):
     times = iter([0.0, 1, 1, 1, 2, 2, 3, 3] * 50)
-    monkeypatch.setattr(labs.hash_cost.NamedChain, "time_whole", lambda self: next(times) + 0.001)
+    monkeypatch.setattr(labs.benches.hash_cost.NamedChain, "time_whole", lambda self: next(times) + 0.001)
     result = labcli_command(*SMALL[:-1], "8", "--no-save", "--algorithms", "sha256", "--format", "vllm")
     assert "labcli: sha256: unstable: half of 8 samples lie more than" in result.stderr
 
@@ -157,14 +157,14 @@ def test_an_algorithm_without_its_package_is_skipped_with_a_line(labcli_command,
 
 
 def test_an_interrupted_run_keeps_its_trials(labcli_command, monkeypatch, tmp_path):
-    original, calls = labs.hash_cost.HashBench.run_trial, []
+    original, calls = labs.benches.hash_cost.HashBench.run_trial, []
 
     def run_trial(self):
         if len(calls) == 2:
             raise KeyboardInterrupt
         calls.append(original(self))
 
-    monkeypatch.setattr(labs.hash_cost.HashBench, "run_trial", run_trial)
+    monkeypatch.setattr(labs.benches.hash_cost.HashBench, "run_trial", run_trial)
     result = labcli_command(*SMALL)
     assert result.exit_code == 130
     (path,) = tmp_path.glob("results/hash-bench/*.json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labs.timed_engine import Served
+from labs.benches.timed_engine import Served
 
 
 class FakeTimedEngine:

@@ -8,7 +8,7 @@ from engine.errors import ConfigError
 from engine.kvcache.kv_cache_manager import KVCacheManager
 from engine.kvcache.prefix_cache import NO_MATCH
 from labs.lab_05_block_size import LAB, Config
-from labs.match_sweep import fitted_unit
+from labs.scenarios.match_sweep import fitted_unit
 from labs.protocol import LabReport
 from tests.labs.fake_session import FakeSession
 

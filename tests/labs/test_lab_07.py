@@ -7,7 +7,7 @@ import pytest
 from engine.errors import ConfigError
 from engine.kvcache.block_pool import BlockPool
 from engine.kvcache.radix_tree import RadixTree
-from labs.eviction_series import Cycle, orders_of
+from labs.scenarios.eviction_series import Cycle, orders_of
 from labs.lab_07_eviction import LAB, Config
 from labs.protocol import LabReport
 from tests.labs.fake_session import FakeSession

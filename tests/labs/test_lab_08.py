@@ -10,7 +10,7 @@ from engine.scheduler import Scheduler
 from labs import theory
 from labs.caches import hash_cache, radix_cache
 from labs.lab_08_preemption import LAB, Config
-from labs.preemption_series import Pair, send_at_once
+from labs.scenarios.preemption_series import Pair, send_at_once
 from labs.protocol import LabReport
 from tests.labs.fake_session import FakeSession
 

@@ -8,8 +8,8 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache import wrong_key
 from engine.kvcache.cache_identity import CacheIdentity, LoRA, MultimodalItem
-from labs.identity_prompts import IdentityPrompts
-from labs.identity_series import IdentityRequest, shared_tokens
+from labs.scenarios.identity_prompts import IdentityPrompts
+from labs.scenarios.identity_series import IdentityRequest, shared_tokens
 from labs.lab_09_identity import LAB, Config
 from labs.protocol import LabReport
 from labs.targets.open_target import open_target_factory

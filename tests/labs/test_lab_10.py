@@ -10,9 +10,9 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache import kv_cache_manager
 from labs.lab_10_isolation_and_timing import LAB, Config
-from labs.prompt_guesses import Arm, PromptGuesses, guess_tokens
+from labs.scenarios.prompt_guesses import Arm, PromptGuesses, guess_tokens
 from labs.protocol import LabReport
-from labs.salt_series import SCOPES, SaltSeries
+from labs.scenarios.salt_series import SCOPES, SaltSeries
 from labs.targets.in_process import InProcessTarget
 from labs.targets.open_target import SIM_MODEL, open_target_factory
 from tests.labs.fake_session import FakeSession

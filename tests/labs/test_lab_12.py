@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from engine.errors import ConfigError, MissingPackage
-from labs import block_name_worker, lab_12_two_processes
-from labs.block_name_worker import NamingTask, ask_workers, name_blocks
+from labs import lab_12_two_processes
+from labs.peers import block_name_worker
+from labs.peers.block_name_worker import NamingTask, ask_workers, name_blocks
 from labs.lab_12_two_processes import LAB, Config
 from labs.protocol import LabReport
 from labs.targets.base import TargetError

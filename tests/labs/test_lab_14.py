@@ -14,7 +14,7 @@ from engine.llm_engine import LLMEngine
 from engine.model.simulated_runner import SimulatedRunner
 from engine.scheduler import Scheduler
 from labs import theory
-from labs.arrival_series import arrival_times, predicted_ttft, serve_arrivals
+from labs.scenarios.arrival_series import arrival_times, predicted_ttft, serve_arrivals
 from labs.lab_14_cost_model import LAB, Config
 from labs.line_fit import LineFit
 from labs.measure import percentiles

@@ -404,7 +404,7 @@ def test_of_two_families_in_turns_each_finds_what_survived_the_other(shared, tai
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=8), st.sampled_from([1, 2, 3]))
 def test_a_tree_asks_as_often_as_its_law_says(prompts, unit):
-    from labs.probe_count import CountingTree
+    from labs.watch.probe_count import CountingTree
 
     tree, seen = CountingTree(unit), []
     for prompt in prompts:

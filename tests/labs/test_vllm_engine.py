@@ -11,7 +11,7 @@ import pytest
 
 from labs.peers.vllm_engine import VllmEngine
 from labs.peers.worker_process import PeerEnded, PeerError, PeerUnavailable
-from labs.timed_engine import EngineSettings
+from labs.benches.timed_engine import EngineSettings
 
 needs_vllm = pytest.mark.skipif("LABCLI_VLLM_PYTHON" not in os.environ, reason="LABCLI_VLLM_PYTHON names no Python with vLLM")
 

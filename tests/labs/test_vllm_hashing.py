@@ -7,8 +7,8 @@ import os
 import pytest
 
 from engine.config import HASH_ALGORITHMS
-from labs.hash_comparison import ComparedBench, HashComparison
-from labs.hash_cost import Config, HashCost, NamedChain, make_token_ids
+from labs.benches.hash_comparison import ComparedBench, HashComparison
+from labs.benches.hash_cost import Config, HashCost, NamedChain, make_token_ids
 from labs.peers.vllm_hashing import PeerEnded, PeerError, PeerUnavailable, VllmHashing
 from tests.labs.stub_vllm import write_stub_vllm
 

@@ -1,0 +1,101 @@
+"""Traps: requests that a wrong key confuses, each with what the right and the wrong engine must find.
+
+The last request of a trap finds, under the wrong key, K/V of those before it that are not its own. How many tokens of them
+follows from the rule that was broken, so it is predicted as exactly as a rightful hit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterator
+
+from labs import theory
+from labs.caches import Cache
+from labs.scenarios.identity_series import IdentityRequest, may_reuse
+from labs.output_check import FLOAT32_NEAR_TIE
+from labs.protocol import Measurement, Prediction
+from labs.targets.base import Completion
+
+
+@dataclass(frozen=True)
+class Trap:
+    """Requests that a wrong key confuses: the last one finds K/V of those before it that are not its own."""
+
+    row: str
+    engine_fields: dict[str, Any]  # what makes the key wrong
+    before: tuple[IdentityRequest, ...]
+    last: IdentityRequest
+    ignored: str | None = None  # the part of the identity that the wrong key lacks
+    changes_answer: bool = True
+
+    def wrong_hits(self, unit: int) -> Prediction:
+        """Tokens that the last request finds under the wrong key."""
+        if self.ignored is not None:
+            return may_reuse(self.last, self.before, unit, self.ignored)
+        # Blocks by their own tokens, wherever they stand, the last and incomplete one apart: no past tells them apart.
+        known = {block for request in self.before for block in _blocks(request, unit)}
+        own = list(_blocks(self.last, unit))
+        num_found = next((number for number, block in enumerate(own) if block not in known), len(own))
+        return Prediction(*theory.predict(theory.reuse, num_found * unit, len(self.last.token_ids), unit))
+
+
+@dataclass(frozen=True)
+class Collision(Trap):
+    """Two prompts whose first blocks have one name by accident; behind them they are equal."""
+
+    num_tried: int = 0
+
+    def wrong_hits(self, unit: int) -> Prediction:
+        # The first names are equal, and so all later ones: each is made of the one before and of equal tokens.
+        return Prediction(*theory.predict(theory.repeat, len(self.last.token_ids), unit))
+
+
+@dataclass(frozen=True)
+class TrapResult:
+    """What the right and the wrong engine made of a trap's last request."""
+
+    trap: Trap
+    right_law: Prediction  # tokens that it may find under the right key
+    wrong_law: Prediction  # and must find under the wrong one
+    right: Completion
+    wrong: Completion
+    answer: Completion | None  # without a cache; None where no K/V are kept, and answers show nothing
+
+    @property
+    def undue(self) -> int:
+        """Tokens of K/V that were not its own."""
+        return (self.wrong.num_cached_tokens or 0) - (self.right.num_cached_tokens or 0)
+
+    def measurements(self, cache: Cache) -> list[Measurement]:
+        """Hits under both keys, and how many tokens of the answer each changes."""
+        trap, right_law, wrong_law, answer = self.trap, self.right_law, self.wrong_law, self.answer
+        undue_law = Prediction(wrong_law.value - right_law.value, f"{wrong_law.value:,} − {right_law.value:,}")
+        counts = [
+            ("right", self.right.num_cached_tokens, right_law),
+            ("wrong", self.wrong.num_cached_tokens, wrong_law),
+            ("undue", self.undue, undue_law),
+        ]
+        if answer is not None:
+            most = len(answer.output_token_ids)
+            same = Prediction(0, "the right key finds what the request would have computed")
+            other = Prediction(1, f"K/V of another request: 1 to {most} tokens", 1, most) if trap.changes_answer else same
+            counts.append(("changed", num_changed(answer, self.right), same))
+            counts.append(("changed, wrong", num_changed(answer, self.wrong), other))
+        group = f"{cache.title}: the wrong key beside the right one"
+        return [
+            Measurement(name, "tokens", (value,), group, trap.row, law, key=name == "wrong")
+            for name, value, law in counts
+        ]  # fmt: skip
+
+
+def num_changed(answer: Completion, other: Completion) -> int:
+    """Output tokens that differ, unless the first that does is a near tie."""
+    differing = [at for at, pair in enumerate(zip(answer.output_token_ids, other.output_token_ids)) if pair[0] != pair[1]]
+    if differing and answer.top_logprob_gaps[differing[0]] < FLOAT32_NEAR_TIE:
+        return 0
+    return len(differing)
+
+
+def _blocks(request: IdentityRequest, unit: int) -> Iterator[tuple[int, ...]]:
+    for first in range(0, len(request.token_ids) - unit + 1, unit):
+        yield request.token_ids[first : first + unit]
