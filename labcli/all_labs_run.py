@@ -43,16 +43,21 @@ class LabOutcome:
 def run_labs(runs: Sequence[LabRun]) -> Iterator[LabOutcome]:
     """Run each and give its outcome as soon as it is known. All runs have the same target and engine settings.
 
-    Raises Interrupted after Ctrl-C, and whatever opening the target raises: then nothing was run.
+    Raises Interrupted after Ctrl-C, with an outcome for what the interrupted lab measured given before; and whatever opening
+    the target or writing into the results folder raises: then nothing was run.
     """
     bar = ProgressBar()
     open_target = runs[0].open_target(bar)
+    if runs[0].store is not None:
+        runs[0].store.check_writable(runs[0].entry.label)
     for run in runs:
         begin = time.perf_counter()
         try:
             finished: FinishedRun | None = run.execute(open_target, bar)
             failure = ""
         except Interrupted as error:
+            partial = getattr(error, "finished_run", None)
+            yield LabOutcome(run.entry, partial, time.perf_counter() - begin, "interrupted")
             raise Interrupted(f"lab {run.entry.number:02d}: {error}") from error
         except Exception as error:
             finished = getattr(error, "finished_run", None)

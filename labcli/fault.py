@@ -39,13 +39,14 @@ def fault_of(error: BaseException) -> Fault:
     """The line and exit code of any exception; notes added to it (`add_note`) end the line."""
     what, exit_code = _what_and_code(error)
     parts = [what, *getattr(error, "__notes__", ())]
-    # One line, whatever the message holds: scripts and logs read line by line.
-    return Fault("labcli: " + " ".join("; ".join(parts).split()), exit_code)
+    # One line, whatever the message holds: scripts and logs read line by line, and a terminal obeys control characters.
+    line = " ".join("; ".join(parts).split())
+    return Fault("labcli: " + "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line), exit_code)
 
 
 def _what_and_code(error: BaseException) -> tuple[str, int]:
     # Imported here: an error of these rooms only exists once they are loaded, and `--help` must not load them.
-    from engine.errors import ConfigError, EngineError
+    from engine.errors import ConfigError, EngineError, ModelNotFound
     from labs.catalog import UnknownLab
     from labs.conformance.golden import GoldenError
     from labs.peers.worker_process import PeerError, PeerUnavailable
@@ -56,12 +57,13 @@ def _what_and_code(error: BaseException) -> tuple[str, int]:
         return str(error) or "interrupted", 130
     if isinstance(error, typer.TyperException):
         return _typer_line(error), error.exit_code
-    if isinstance(error, (UsageFault, ConfigError, UnknownLab, GoldenError, PromptFileError, PeerUnavailable)):
+    if isinstance(error, (UsageFault, ConfigError, ModelNotFound, UnknownLab, GoldenError, PromptFileError, PeerUnavailable)):
         return str(error), 2
     if isinstance(error, (EngineError, TargetError, PeerError)):
         return str(error), 1
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}", 1
+    if isinstance(error, OSError) and error.strerror:
+        # Without a file name it is stdout that could not take what was printed.
+        return f"{error.filename or 'the output'}: {error.strerror}", 1
     text = str(error)
     return f"{type(error).__name__}{': ' if text else ''}{text} (--debug shows where)", 1
 
@@ -73,6 +75,10 @@ def _typer_line(error: Any) -> str:
     option_name = getattr(error, "option_name", None)
     what = error.format_message().strip().rstrip(".").replace("Invalid value for ", "")
     what = what[:1].lower() + what[1:] if not what.startswith("'-") else what
+    unreadable = _unreadable_number(error)
+    if unreadable is not None and parameter is not None:
+        value, kind = unreadable
+        return f"{max(parameter.opts, key=len)} is {value!r}; accepted: {kind}"
     if context is None:
         # Typer's two complaints about an option's value come without the command that has the option.
         value = " VALUE" if "requires" in what else ""
@@ -85,6 +91,14 @@ def _typer_line(error: Any) -> str:
         return f"{what}; accepted: {parameter.opts[0]} {value}"
     usage = context.get_usage().removeprefix("Usage:").strip()
     return f"{what}; accepted: {usage}"
+
+
+def _unreadable_number(error: Any) -> tuple[Any, str] | None:
+    """What was typed where a number is wanted, and which kind; None for other complaints. Typer reads numbers by pydantic."""
+    details = getattr(error.__cause__, "errors", None)
+    first = details()[0] if callable(details) else {}
+    kind = {"int_parsing": "a whole number", "int_from_float": "a whole number", "float_parsing": "a number"}.get(first.get("type", ""))
+    return None if kind is None else (first.get("input"), kind)
 
 
 def _option_names(command: Any) -> list[str]:

@@ -11,6 +11,7 @@ from engine.kvcache.block_pool import BlockPool
 from engine.kvcache.kv_cache_manager import KVCacheManager
 from engine.kvcache.prefix_cache import HashPrefixCache, NoPrefixCache, PrefixCache, PublishRule
 from engine.kvcache.radix_cache import RadixPrefixCache
+from engine.kvcache.rising_clock import RisingClock
 from engine.kvcache.wrong_key import WrongBlockHasher, WrongRadixCache
 
 
@@ -27,7 +28,7 @@ def open_kv_cache(
     if not config.enable_prefix_caching:
         cache = NoPrefixCache()
     elif config.prefix_cache == "radix":
-        settings = (pool, config.page_size, config.radix_eviction_policy, clock, config.enable_kv_cache_events)
+        settings = (pool, config.page_size, config.radix_eviction_policy, RisingClock(clock), config.enable_kv_cache_events)
         left_out = config.leave_out_of_key
         cache = RadixPrefixCache(*settings) if left_out is None else WrongRadixCache(left_out, *settings)
     else:

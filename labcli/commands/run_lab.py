@@ -28,7 +28,7 @@ def run_lab(
             metavar="LAB", help='Number, name or part of a name: 04, "hit-rate"; or all.', autocompletion=_complete_lab
         ),
     ],
-    target: Annotated[str, typer.Option(help="engine (a real model here), sim (no tensors), or a server's URL.")] = "engine",
+    target: Annotated[str, typer.Option(help="engine (a real model here) or sim (no tensors).")] = "engine",
     set_: Annotated[
         Optional[list[str]], typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the lab; repeatable.")
     ] = None,
@@ -103,13 +103,15 @@ def _run_all(runs: list[Any], as_json: bool) -> int:
     from labcli.render.record_json import write_json_list
 
     table = AllLabsTable(shown=not as_json)
-    outcomes = []
-    for outcome in run_labs(runs):
-        outcomes.append(outcome)
-        table.add(outcome)
-    table.close()
-    if as_json:
-        write_json_list([outcome.record for outcome in outcomes if outcome.record is not None])
+    outcomes: list[Any] = []
+    try:
+        for outcome in run_labs(runs):
+            outcomes.append(outcome)
+            table.add(outcome)
+    finally:
+        table.close()
+        if as_json:
+            write_json_list([outcome.record for outcome in outcomes if outcome.record is not None])
     return 0 if all(outcome.is_good for outcome in outcomes) else 1
 
 
@@ -120,7 +122,8 @@ def _check_target(lab: Any, target: str) -> None:
     if target in known and target not in lab.targets:
         raise UsageFault(f"lab {lab.number:02d} does not run on {target!r}", ", ".join(lab.targets))
     if target not in known and "://" not in target:
-        raise UsageFault(f"no target {target!r}", "engine, sim, or an http(s):// address")
+        # A mistyped address may hold a password.
+        raise UsageFault(f"no target {target.rpartition('@')[2]!r}", "engine, sim")
 
 
 def _check_meaning(target: str, without_meaning: dict[str, str | None]) -> None:

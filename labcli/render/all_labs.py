@@ -37,7 +37,7 @@ class AllLabsTable:
         name = f"{outcome.entry.number:02d}   {outcome.entry.name:<{_WIDTH}}"
         self._line(f"{name}{met:>12}  {cache:<12}{outcome.seconds:>6.1f} s", "" if outcome.is_good else "bold red")
         if outcome.failure:
-            self._line(f"     failed: {outcome.failure}", "red")
+            self._line(f"     {outcome.failure}" if outcome.failure == "interrupted" else f"     failed: {outcome.failure}", "red")
         for one in record.missed if record is not None else ():
             assert one.predicted is not None and one.deviating_sample is not None
             where = ", ".join(part for part in (one.group, one.row, one.name) if part)
@@ -45,8 +45,8 @@ class AllLabsTable:
             self._line(f"     not met: {where}: predicted {predicted}, measured {measured}", "red")
 
     def close(self) -> None:
-        """The sum of all labs, and where their records lie."""
-        if not self._shown:
+        """The sum of all labs, and how to see their records."""
+        if not self._shown or not self._outcomes:
             return
         records = [outcome.record for outcome in self._outcomes if outcome.record is not None]
         predictions = sum(record.num_predictions for record in records)
@@ -54,12 +54,18 @@ class AllLabsTable:
         good = all(outcome.is_good for outcome in self._outcomes)
         seconds = sum(outcome.seconds for outcome in self._outcomes)
         self._console.print()
+        failed = sum(bool(outcome.failure) for outcome in self._outcomes)
         self._line(
-            f"{met:,} of {predictions:,} predictions met in {len(self._outcomes)} labs, {seconds:.1f} s",
+            f"{met:,} of {predictions:,} predictions met in {len(self._outcomes)} labs, {seconds:.1f} s"
+            + (f"; {failed} did not end well" if failed else ""),
             "bold green" if good else "bold red",
         )
-        if any(outcome.path for outcome in self._outcomes):
-            self._line("labcli results show 04    one lab's report; labcli results report    all of them with charts", "dim")
+        saved = [outcome.path for outcome in self._outcomes if outcome.path is not None]
+        if saved:
+            folder = saved[0].parent.parent
+            where = "" if str(folder) == "results" else f" --results-dir {folder}"
+            self._line(f"one lab's report:      labcli results show {self._outcomes[0].entry.number:02d}{where}", "dim")
+            self._line(f"all, with charts:      labcli results report{where}", "dim")
 
     def _line(self, text: str, style: str) -> None:
-        self._console.print(Text(text, style=style))
+        self._console.print(Text(text, style=style), soft_wrap=True)  # a line stays a line, to be searched and copied

@@ -55,6 +55,20 @@ def test_ctrl_c_ends_all_labs_and_keeps_what_was_measured(labcli_command, stub_l
     assert len(list((tmp_path / "results").glob("9?-*/*.json"))) == 2
 
 
+def test_a_results_folder_that_cannot_be_written_is_found_once_and_before_any_lab(labcli_command, stub_labs, tmp_path):
+    stub_labs("ok", "ok")
+    (tmp_path / "a_file").write_text("")
+    result = labcli_command("run-lab", "all", "--results-dir", "a_file")
+    assert result.exit_code == 1 and result.stdout == "" and result.stderr.count("a_file") == 1
+
+
+def test_ctrl_c_still_prints_the_records_there_are(labcli_command, stub_labs):
+    stub_labs("ok", "interrupted", "ok")
+    result = labcli_command("run-lab", "all", "--json", "--no-save")
+    assert result.exit_code == 130
+    assert [record["status"] for record in json.loads(result.stdout)] == ["ok", "interrupted"]
+
+
 def test_json_is_a_list_of_records_and_nothing_else(labcli_command, stub_labs):
     stub_labs("ok", "fails")
     result = labcli_command("run-lab", "ALL", "--json", "--no-save", "--quick")

@@ -117,7 +117,7 @@ def test_an_unstable_run_is_said_to_be_unstable(labcli_command, monkeypatch):
         (["--vocab-size", "0"], "labcli: vocab_size is 0; accepted: "),
         (["--seed", "-1"], "labcli: seed is -1; accepted: a whole number from 0 to "),
         (["--algorithms", "md5"], "labcli: algorithms is 'md5'; accepted: sha256, sha256_cbor, xxhash, xxhash_cbor"),
-        (["--num-blocks", "x"], "labcli: '--num-blocks': "),
+        (["--num-blocks", "x"], "labcli: --num-blocks is 'x'; accepted: a whole number"),
         (["--blocks", "1"], "labcli: labcli hash-bench has no option --blocks; accepted: --num-blocks, "),
         (["sha256"], "labcli: unexpected 'sha256'; accepted: "),
         (["--format", "xml"], "labcli: --format is 'xml'; accepted: table, vllm"),
