@@ -15,7 +15,7 @@ def test_a_clock_that_stands_still_or_goes_back_is_made_to_rise():
 
 def test_the_least_recently_used_leaf_dies_first_though_time_stands_still():
     config = EngineConfig(prefix_cache="radix", page_size=1)
-    manager, _ = open_kv_cache(config, num_blocks=13, max_model_len=64, clock=lambda: 0.0)
+    manager, _ = open_kv_cache(config, num_blocks=14, max_model_len=64, clock=lambda: 0.0)
 
     def serve(name, ids):
         request = Request(name, ids)
@@ -27,7 +27,7 @@ def test_the_least_recently_used_leaf_dies_first_though_time_stands_still():
         return match.num_tokens
 
     a, b, c, d = (range(first, first + 4) for first in (100, 200, 300, 400))
-    for number, ids in enumerate((a, a, b, c, a)):  # the pool is full, and b was used longest ago
+    for number, ids in enumerate((a, a, b, c, a)):  # one page is left, and b was used longest ago
         serve(f"{number}", ids)
     serve("d", d)
     assert serve("a", a) == 3
