@@ -21,12 +21,15 @@ sliding window attend to some of the positions only, so that the laws of the cos
 from __future__ import annotations
 
 import json
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping
 
 from engine.errors import ConfigError
 
+MAX_FILE_BYTES = 2**20  # a config.json has a few thousand
+MAX_FIELD = 10**9  # of each number in it
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # values of model_type
 
 # Their configurations leave these out where the value is the family's default in transformers.
@@ -59,11 +62,19 @@ def read_model_shape(path: str | Path) -> ModelShape:
     file = file / "config.json" if file.is_dir() else file
     accepted = "a model's config.json, or the folder that holds it"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        if not stat.S_ISREG(file.stat().st_mode):  # a device or a pipe may never end
+            raise ConfigError("config", str(path), f"{accepted} ({file.name} is not a regular file)")
+        with file.open("rb") as opened:
+            data = opened.read(MAX_FILE_BYTES + 1)
+        config = json.loads(data.decode("utf-8")) if len(data) <= MAX_FILE_BYTES else None
     except OSError as error:
         raise ConfigError("config", str(path), f"{accepted} ({file.name}: {error.strerror})") from None
-    except ValueError:  # neither UTF-8 nor JSON
+    except ConfigError:  # ours, and a ValueError too
+        raise
+    except (ValueError, RecursionError):  # neither UTF-8 nor JSON, or nested deeper than JSON is read
         raise ConfigError("config", str(path), f"{accepted} ({file.name} is not JSON)") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError("config", str(path), f"{accepted} ({file.name} is larger than {MAX_FILE_BYTES // 2**20} MiB)")
     if not isinstance(config, dict):
         raise ConfigError("config", str(path), f"{accepted} ({file.name} is not a JSON object)")
     # A name for people: the folder's, as checkpoints call their files all alike.
@@ -150,6 +161,6 @@ def _head_dim(config: Mapping[str, Any], hidden: int, heads: int) -> int:
 
 def _positive(config: Mapping[str, Any], field: str) -> int:
     value = config.get(field)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(field, value, "a whole number from 1, in config.json")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_FIELD:
+        raise ConfigError(field, value, f"a whole number from 1 to {MAX_FIELD:,}, in config.json")
     return value

@@ -15,7 +15,6 @@ from labcli.results_store import ResultsStore
 from labcli.run_identity import new_run_id, source_hashes, utc_now
 from labs.protocol import Measurement
 
-
 # What decides how fast the engine is; kernels.cpp among them.
 ENGINE_SOURCES = tuple(
     Path(__file__).resolve().parent.parent / "engine" / "model" / name

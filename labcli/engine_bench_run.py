@@ -16,9 +16,9 @@ from labcli.record import ResultRecord, json_ready
 from labcli.results_store import ResultsStore
 from labs.benches.engine_bench import WORKLOADS, Config, EngineBench
 from labs.benches.own_engine import OwnEngine, model_folder, settings_of
+from labs.benches.resident_memory import MemoryGrowth, memory_growth
 from labs.peers.open_engine import open_peer
 from labs.protocol import Measurement, Prediction
-from labs.benches.resident_memory import MemoryGrowth, memory_growth
 
 # Requests whose memory is watched come in rounds of so many, of so many tokens.
 MEMORY_ROUND, MEMORY_PROMPT_TOKENS = 50, 8

@@ -49,8 +49,8 @@ def _what_and_code(error: BaseException) -> tuple[str, int]:
     from engine.errors import ConfigError, EngineError, ModelNotFound
     from labs.catalog import UnknownLab
     from labs.conformance.golden import GoldenError
-    from labs.peers.worker_process import PeerError, PeerUnavailable
     from labs.diagnose.prompt_file import PromptFileError
+    from labs.peers.worker_process import PeerError, PeerUnavailable
     from labs.targets.base import TargetError
 
     if isinstance(error, (Interrupted, KeyboardInterrupt)):

@@ -37,9 +37,9 @@ from labs.benches.hash_cost import (
     make_token_ids,
     measure_growth,
 )
-from labs.peers.vllm_hashing import PeerEnded, PeerError, VllmHashing
 from labs.benches.prompt_cost import Prefill, PromptCost, prefill_by_cost_model, prefill_on_engine, time_tokenising, tokenise
 from labs.diagnose.prompt_file import PromptFile
+from labs.peers.vllm_hashing import PeerEnded, PeerError, VllmHashing
 from labs.protocol import Measurement, Prediction
 
 _QUESTION = "What does naming a block cost, per algorithm?"

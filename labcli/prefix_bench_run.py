@@ -17,11 +17,17 @@ from labcli.record import ResultRecord, json_ready
 from labcli.results_store import ResultsStore
 from labs import theory
 from labs.benches.own_engine import OwnEngine, model_folder, settings_of
-from labs.peers.open_engine import open_peer
 from labs.benches.prefix_bench import PASSES, PassTimes, PrefixBench
 from labs.benches.prefix_bench_prompts import (
-    BenchRequest, InputLengths, PrefixBenchConfig, arrange, describe, expected_hits_in_turn, sample_prompts,
+    BenchRequest,
+    InputLengths,
+    PrefixBenchConfig,
+    arrange,
+    describe,
+    expected_hits_in_turn,
+    sample_prompts,
 )  # fmt: skip
+from labs.peers.open_engine import open_peer
 from labs.protocol import Measurement, Prediction
 from labs.workload import workload_digest
 

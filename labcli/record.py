@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Iterable, Mapping
 
 from labs.chart import Chart, ChartSeries
@@ -88,8 +88,10 @@ class ResultRecord:
             raise RecordError("not a record: it is nested too deeply") from None
         except RecordError:
             raise
-        except ValueError as error:
+        except json.JSONDecodeError as error:
             raise RecordError(f"not JSON: {error}") from None
+        except ValueError:  # Python reads whole numbers up to a number of digits
+            raise RecordError("not a record: it holds a number of thousands of digits") from None
         if not isinstance(content, dict):
             raise RecordError("not a record: a JSON object is expected")
         version = content.pop("schema_version", None)
@@ -128,7 +130,7 @@ def _check_fields(content: dict[str, Any]) -> None:
         raise RecordError(f"fields missing: {missing or 'none'}, unknown: {unknown or 'none'}")
     for name, expected in _JSON_TYPES.items():
         if not isinstance(content[name], expected):
-            raise RecordError(f"{name} is a {type(content[name]).__name__}, which is not what a record holds there")
+            raise RecordError(f"{name} is {_kind_words(content[name])}, which is not what a record holds there")
     if content["status"] not in STATUSES:
         raise RecordError(f"status is {content['status']!r}; accepted: {', '.join(STATUSES)}")
     lab = content["lab"]
@@ -167,62 +169,99 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+_KIND_WORDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+
+
+def _kind_words(value: Any) -> str:
+    """What a JSON value is, as people who know no Python call it."""
+    return _KIND_WORDS.get(type(value), "a number")
+
+
 def _number(value: Any) -> float | int:
-    """The value, if it is a finite number. Raises TypeError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
-        raise TypeError(f"{str(value)[:40]!r} is no finite number")
+    """The value, if it is a finite number. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{_kind_words(value)} stands where a number is expected")
+    if not abs(value) <= LARGEST_NUMBER:
+        raise ValueError(f"a number is larger than {LARGEST_NUMBER:.0e}, thus no finite number")
     return value
 
 
 def _text(value: Any) -> str:
-    """The value, if it is a text. Raises TypeError."""
+    """The value, if it is a text. Raises ValueError."""
     if not isinstance(value, str):
-        raise TypeError(f"{str(value)[:40]!r} is no text")
+        raise ValueError(f"{_kind_words(value)} stands where a text is expected")
     return value
+
+
+def _items(value: Any) -> list[Any]:
+    """The value, if it is a list. Raises ValueError."""
+    if not isinstance(value, list):
+        raise ValueError(f"{_kind_words(value)} stands where a list is expected")
+    return value
+
+
+def _fields_of(content: Any, kind: type) -> dict[str, Any]:
+    """The content, if it is an object with the fields of the dataclass. Raises ValueError."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{_kind_words(content)} stands where an object is expected")
+    known = fields(kind)
+    missing = [one.name for one in known if one.name not in content and one.default is MISSING and one.default_factory is MISSING]
+    unknown = [name for name in content if name not in {one.name for one in known}]
+    if missing or unknown:
+        raise ValueError(f"fields missing: {missing or 'none'}, unknown: {unknown or 'none'}")
+    return content
 
 
 def _measurement_from(content: Any) -> Measurement:
     try:
-        predicted = content["predicted"]
+        content = _fields_of(content, Measurement)
         one = Measurement(
-            **{
-                **content,
-                "samples": tuple(map(_number, content["samples"])),
-                "predicted": Prediction(**predicted) if predicted else None,
-            }
+            **{**content, "samples": tuple(map(_number, _items(content["samples"]))), "predicted": _prediction_from(content)}
         )
         for text in (one.name, one.unit, one.group, one.row, one.note):
             _text(text)
         if not one.samples:
-            raise TypeError(f"{one.name} has no samples")
+            raise ValueError(f"{one.name} has no samples")
         if not isinstance(one.params, dict):
-            raise TypeError(f"the params of {one.name} are a {type(one.params).__name__}")
-        if one.predicted is not None:
-            _text(one.predicted.law)
-            _number(one.predicted.value)
-            for bound in (one.predicted.low, one.predicted.high):
-                if bound is not None:
-                    _number(bound)
+            raise ValueError(f"the params of {one.name} are {_kind_words(one.params)}")
+        if not isinstance(one.key, bool):
+            raise ValueError(f"{_kind_words(one.key)} stands where true or false is expected")
         return one
-    except (TypeError, KeyError) as error:
+    except ValueError as error:
         raise RecordError(f"a measurement does not fit: {error}") from None
+
+
+def _prediction_from(measurement: dict[str, Any]) -> Prediction | None:
+    content = measurement.get("predicted")
+    if content is None:
+        return None
+    one = Prediction(**_fields_of(content, Prediction))
+    _text(one.law)
+    for number in (one.value, *(bound for bound in (one.low, one.high) if bound is not None)):
+        _number(number)
+    return one
 
 
 def _chart_from(content: Any) -> Chart:
     try:
-        series = tuple(
-            ChartSeries(
-                name=_text(one["name"]),
-                rows=tuple(map(_text, one["rows"])),
-                values=tuple(tuple(map(_number, row)) for row in one["values"]),
-                points=tuple((_number(x), _number(y)) for x, y in one["points"]),
-                cells=tuple(map(_text, one["cells"])),
-            )
-            for one in content["series"]
-        )
-        chart = Chart(**{**content, "series": series})
+        content = _fields_of(content, Chart)
+        chart = Chart(**{**content, "series": tuple(map(_series_from, _items(content["series"])))})
         for text in (chart.title, chart.unit, chart.x_label, chart.y_label):
             _text(text)
         return chart
-    except (TypeError, KeyError, ValueError) as error:
+    except ValueError as error:
         raise RecordError(f"a chart does not fit: {error}") from None
+
+
+def _series_from(content: Any) -> ChartSeries:
+    content = _fields_of(content, ChartSeries)
+    points = [_items(point) for point in _items(content.get("points", []))]
+    if any(len(point) != 2 for point in points):
+        raise ValueError("a point is not two numbers")
+    return ChartSeries(
+        name=_text(content["name"]),
+        rows=tuple(map(_text, _items(content.get("rows", [])))),
+        values=tuple(tuple(map(_number, _items(row))) for row in _items(content.get("values", []))),
+        points=tuple((_number(x), _number(y)) for x, y in points),
+        cells=tuple(map(_text, _items(content.get("cells", [])))),
+    )

@@ -3,7 +3,7 @@
 latest, latest~1       the newest record, and the one before it
 04, 4, hit-rate, 04~1  the newest record of a lab or bench, and the one before it
 results/04-…/….json    a path
-20260301T1425          the beginning of a file's name, if only one begins so
+20260301T1425          the beginning of a file's name, with or without its folder, if only one begins so
 3f2a9c01               the beginning of a run id, if only one begins so
 """
 
@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Callable
 
 from labcli.fault import UsageFault
-from labcli.results_store import ResultsStore, StoredRecord
+from labcli.results_store import ResultsStore, StoredRecord, head_of
 
 ACCEPTED = "a path, the beginning of a file name or run id, latest, a lab (04, hit-rate), or one before its latest (04~1)"
 _BEFORE = re.compile(r"(.+?)~(\d+)")
-_RUN_ID = re.compile(rb'"run_id":\s*"([0-9a-f]+)"')
 
 
 def lookup_record(store: ResultsStore, text: str, on_damaged: Callable[[Path, str], None]) -> StoredRecord:
@@ -89,33 +88,34 @@ def _nth(store: ResultsStore, paths: list[Path], before: int, text: str, on_dama
             f"no record of {text!r} in {store.folder} yet",
             "one that labcli run-lab or a bench has kept; labcli results lists them",
         )
-    raise UsageFault(f"{text!r} goes further back than the {readable} there are in {store.folder}", f"~0 to ~{readable - 1}")
+    there_are, accepted = ("the one there is", "~0") if readable == 1 else (f"the {readable} there are", f"~0 to ~{readable - 1}")
+    raise UsageFault(f"{text!r} goes further back than {there_are} in {store.folder}", accepted)
 
 
 def _the_one(store: ResultsStore, wanted: str, text: str) -> Path:
     paths = store.find()
-    exact = [path for path in paths if wanted in (path.name, path.stem)]
-    found = exact or [path for path in paths if wanted and (path.name.startswith(wanted) or _run_id(path).startswith(wanted))]
+    exact = [path for path in paths if wanted.removesuffix(".json") in (path.stem, _in_folder(path))]
+    found = exact or [
+        path
+        for path in paths
+        if wanted and (path.name.startswith(wanted) or _in_folder(path).startswith(wanted) or head_of(path)[0].startswith(wanted))
+    ]
     if len(found) == 1:
         return found[0]
     if found:
-        some = ", ".join(path.stem for path in found[:4]) + (", …" if len(found) > 4 else "")
-        raise UsageFault(f"{text!r} begins {len(found)} records", f"more letters: {some}")
+        some = ", ".join(map(_in_folder, found[:4])) + (", …" if len(found) > 4 else "")
+        raise UsageFault(f"{text!r} {'names' if exact else 'begins'} {len(found)} records", f"more letters: {some}")
     raise UsageFault(f"no record {text!r} in {store.folder}", ACCEPTED)
 
 
-def _run_id(path: Path) -> str:
-    """A record's run id, from the first lines of its file alone; empty when it has none there."""
-    try:
-        with open(path, "rb") as file:
-            match = _RUN_ID.search(file.read(256))
-    except OSError:
-        return ""
-    return match[1].decode() if match else ""
+def _in_folder(path: Path) -> str:
+    """Two labs may have records of one name, a folder may not."""
+    return f"{path.parent.name}/{path.stem}"
 
 
 def _readable(store: ResultsStore, path: Path) -> StoredRecord:
     reasons: list[str] = []
     for stored in store.read([path], lambda _, reason: reasons.append(reason)):
         return stored
-    raise UsageFault(f"{path} holds no record: {reasons[0]}", "a record that labcli saved")
+    reason, _, accepted = reasons[0].partition("; accepted: ")
+    raise UsageFault(f"{path} holds no record: {reason}", accepted or "a record that labcli saved")

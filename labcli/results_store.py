@@ -10,13 +10,19 @@ record stops nobody: whoever reads many records is told its name and goes on.
 from __future__ import annotations
 
 import os
+import re
+import stat
 import tempfile
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Callable, Iterable, Iterator
 
+from labcli.fault import UsageFault
 from labcli.record import RecordError, ResultRecord
 from labcli.whole_file import link_new, partial_file, remove_leftovers
+
+_HEAD_BYTES = 512  # of a file: a record's run id and start stand at its beginning
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,9 @@ class ResultsStore:
     """Saves, loads and finds records below one folder. Raises OSError naming the path it could not use."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Raises UsageFault for a folder without a name."""
+        if not str(folder).strip():
+            raise UsageFault(f"--results-dir is {str(folder)!r}", "a folder")
         self.folder = Path(folder)
 
     def check_writable(self, label: str) -> None:
@@ -71,6 +80,9 @@ class ResultsStore:
 
     def load(self, path: str | os.PathLike[str]) -> ResultRecord:
         """Read one record. Raises RecordError when the file holds none, OSError when it cannot be read."""
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a pipe would wait for who writes into it
+            raise RecordError("not a regular file")
         try:
             text = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
@@ -91,18 +103,43 @@ class ResultsStore:
 
     def find(self, label: str = "*") -> list[Path]:
         """Paths of all records of a lab ("04-prefix-cache-hit-rate"; all labs by default), newest first."""
-        return sorted(self.folder.glob(f"{label}/[!.]*.json"), key=_age_key, reverse=True)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise UsageFault(f"--results-dir is {self.folder}, which is no folder", "a folder of records")
+        paths = sorted(self.folder.glob(f"{label}/[!.]*.json"), key=_age_key)
+        in_order: list[Path] = []
+        for _, one_second in groupby(paths, key=_second):
+            same = list(one_second)
+            # A file's name has seconds; only where two share one is the file asked for the rest (sorting keeps the order).
+            in_order += same if len(same) == 1 else sorted(same, key=lambda path: head_of(path)[1])
+        return in_order[::-1]
 
     def labels(self) -> list[str]:
         """Folders that hold records, by name."""
         return sorted({path.parent.name for path in self.find()})
 
 
-def _age_key(path: Path) -> tuple[str, int, str]:
-    """Start of the run, then the counter of runs that start in the same second."""
-    utc, _, rest = path.stem.partition("_")
-    counter = rest.split("_")[2:]
-    return utc, int(counter[0]) if counter and counter[0].isdecimal() else 1, path.name
+def head_of(path: Path) -> tuple[str, str]:
+    """A record's run id and start, from the first lines of its file alone; empty texts where they are not there."""
+    try:
+        if not path.is_file():
+            return "", ""
+        with open(path, "rb") as file:
+            head = file.read(_HEAD_BYTES).decode("utf-8", errors="replace")
+    except OSError:
+        return "", ""
+    run_id = re.search(r'"run_id":\s*"([0-9a-f]+)"', head)
+    started_at = re.search(r'"started_at":\s*"([^"\\]+)"', head)
+    return run_id[1] if run_id else "", started_at[1] if started_at else ""
+
+
+def _second(path: Path) -> str:
+    return path.stem.partition("_")[0]
+
+
+def _age_key(path: Path) -> tuple[str, int, str, str]:
+    """Start of the run by the file's name, then the counter of runs whose names would be equal; then any fixed order."""
+    counter = path.stem.split("_")[3:]
+    return _second(path), int(counter[0]) if counter and counter[0].isdecimal() else 1, path.name, path.parent.name
 
 
 def _file_stem(record: ResultRecord) -> str:

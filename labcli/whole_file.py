@@ -48,7 +48,7 @@ def partial_file(folder: Path, text: str, suffix: str) -> Iterator[str]:
     descriptor, partial = tempfile.mkstemp(dir=folder, prefix=PARTIAL_PREFIX, suffix=suffix)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode("utf-8", errors="replace"))  # JSON may hold half a surrogate pair, UTF-8 may not
+            file.write(text.encode("utf-8", errors="backslashreplace"))  # half a surrogate pair: \udXXX, as JSON has it
             file.flush()
             os.fsync(file.fileno())
         os.chmod(partial, 0o644)  # mkstemp's files are for their owner alone

@@ -33,8 +33,8 @@ from engine.kvcache.block_hash import hash_block_tokens
 from engine.kvcache.cache_identity import CacheIdentity
 from labs import theory
 from labs.benches import hash_cost
-from labs.chart import Chart, ChartSeries, bars_of
 from labs.benches.hash_cost import HashBench, HashCost, HashGrowth, NamedChain, measure_growth
+from labs.chart import Chart, ChartSeries, bars_of
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.recorded.engine_hashes import sglang_page_hashes, vllm_block_hashes
 from labs.series import prove_cold

@@ -21,7 +21,7 @@ from typing import Any
 
 from labs import theory
 from labs.chart import Chart, times_of
-from labs.measure import ratio_of_medians
+from labs.measure import ratio_of_medians, sim_times_note
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold
 from labs.targets.base import Target
@@ -83,6 +83,8 @@ def run(session: LabSession, config: Config) -> LabReport:
         measurements += found
         findings.append(finding)
         cold = cold and started_cold
+    if note := sim_times_note(session.open_target.kind):
+        findings.append(note)
     return LabReport(
         tuple(measurements),
         "cold" if cold else "uncontrolled",

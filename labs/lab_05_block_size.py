@@ -16,9 +16,10 @@ Predicted and measured (P = shared tokens, L = prompt tokens, N requests, U = bl
     block > max_model_len       no block can ever fill: said before any traffic
 
 How to read it. `later` is what each request after the first finds; where it is 0, the times are the control: the same prompts
-with nothing reused. The findings tell *too short* from *nothing shared*: they
-compare the prompts' own ids with the unit, and name the next prefix length that would hit. Where hits come in steps that the
-block size does not explain, the fitted unit does.
+with nothing reused. The findings tell *too short* from *nothing shared*: they compare the prompts' own ids with the unit, and
+name the next prefix length that would hit. Where hits come in steps that the block size does not explain, the fitted unit does.
+Where the longest prompt can fill a block, its repeat may still find nothing: its last token is always computed, and with it its
+block.
 
 All prompts are random token ids. On a real model a series sends `real_requests` requests, and the remainders are asked of the
 hash cache alone, to spare time; `--full`, and the simulated target, do it all.
@@ -37,8 +38,10 @@ from labs import theory
 from labs.caches import Cache, caches, hash_cache, radix_cache
 from labs.chart import Chart, ChartSeries, bars_of
 from labs.field_check import check_numbers
-from labs.scenarios.match_sweep import MatchSweep, fitted_unit, run_match_sweep
+from labs.measure import sim_times_note
+from labs.outcome import outcome_line
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.scenarios.match_sweep import MatchSweep, fitted_unit, run_match_sweep
 from labs.series import Series, SeriesRequest, prove_cold, run_series
 from labs.workload import SharedPrefixWorkload, TokenIds
 
@@ -68,15 +71,13 @@ class Config:
     def __post_init__(self) -> None:
         two = ("prompt_tokens", "num_requests", "num_match_requests", "real_requests", "short_model_len")
         most = {"block_sizes": 1_024, "large_block_size": 65_536, "oversized_block": 65_536}
+        most |= dict.fromkeys(("num_requests", "num_match_requests", "real_requests"), 1_000)
         check_numbers(self, dict.fromkeys(two, 2), most)
         if self.shared_tokens >= self.prompt_tokens:
             accepted = f"a whole number below prompt_tokens, {self.prompt_tokens}"
             raise ValueError(f"shared_tokens is {self.shared_tokens}; accepted: {accepted}")
         if self.match_unit % self.block_size:
             raise ValueError(f"match_unit is {self.match_unit}; accepted: a multiple of block_size, {self.block_size}")
-        for name in ("page_sizes", "match_shared_tokens", "block_sizes"):
-            if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ValueError(f"{name} is {getattr(self, name)}; accepted: numbers that differ")
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,10 @@ class SharedArm:
     canary_ids: TokenIds  # longer than the unit, or it never could be warm
     is_fitted: bool = False  # its series tell the unit
 
+    @property
+    def unit_name(self) -> str:
+        return "match unit" if self.is_fitted else "block" if self.cache.is_hash else "page"
+
 
 def run(session: LabSession, config: Config) -> LabReport:
     """Shared prefixes on every cache, then the sweep over block sizes, then the configuration that cannot work."""
@@ -143,7 +148,7 @@ def run(session: LabSession, config: Config) -> LabReport:
         cold = cold and started_cold
     measurement, finding = _check_oversized(session, config, vocab_size, max_model_len)
     measurements.append(measurement)
-    findings += [_sweep_finding(measurements, config), finding]
+    findings += [_sweep_finding(measurements, config), finding, *_scope(session, config, full)]
     return LabReport(
         tuple(measurements),
         "cold" if cold else "uncontrolled",
@@ -220,15 +225,17 @@ def _run_shared(session: LabSession, arm: SharedArm) -> tuple[list[Measurement],
     target = session.open_target(**arm.cache.engine_fields, num_gpu_blocks=blocks)
     measurements: list[Measurement] = []
     observed: list[tuple[int, int, int]] = []
+    verdicts: list[str] = []
     try:
         cold = prove_cold(session, target, arm.canary_ids)
         for shared, one in zip(arm.series, series):
             result = run_series(session, target, one, arm.title)
             measurements += result.measurements
-            observed += [(shared.shared, shared.length, completion.num_cached_tokens) for completion in result.completions[1:]]
+            hits = [completion.num_cached_tokens or 0 for completion in result.completions[1:]]
+            observed += [(shared.shared, shared.length, found) for found in hits]
+            verdicts.append(_verdict(shared, arm.unit_name, hits))
     finally:
         target.close()
-    verdicts = [_verdict(shared) for shared in arm.series]
     if arm.is_fitted:
         steps = "; ".join(f"{match:,} shared tokens find {hits:,}" for match, _, hits in dict.fromkeys(observed))
         fitted = fitted_unit(observed, arm.series[0].unit, arm.title, "all series")
@@ -242,17 +249,21 @@ def _run_shared(session: LabSession, arm: SharedArm) -> tuple[list[Measurement],
     return measurements, f"{arm.title}: {'; '.join(verdicts)}", cold
 
 
-def _verdict(shared: SharedSeries) -> str:
-    """What a unit does to a shared prefix, from the prompts' ids and the unit alone."""
+def _verdict(shared: SharedSeries, unit_name: str, hits: Sequence[int]) -> str:
+    """What a unit does to a shared prefix, by the prompts' ids and the unit, if the later requests' hits say the same."""
     prefix, unit = shared.shared, shared.unit
     longer = theory.next_longer_match(prefix, unit)
     reused = theory.reuse(prefix, shared.length, unit)
+    deviating = next((found for found in hits if found != reused), None)
+    if deviating is not None:
+        due = f"{reused:,} are due with a {unit_name} of {unit:,}"
+        return f"NOT as predicted: of {prefix:,} shared tokens {deviating:,} are reused, {due}"
     if not reused:
         return (
-            f"shared prefix ({prefix:,}) is shorter than one block ({unit:,}): nothing can be reused, although "
-            f"{len(shared.prompts) - 1} later request(s) share it; the next prefix length that would hit is {longer:,}"
+            f"shared prefix ({prefix:,}) is shorter than one {unit_name} ({unit:,}): nothing can be reused, although "
+            f"{len(hits)} later request(s) share it; the next prefix length that would hit is {longer:,}"
         )
-    return f"of {prefix:,} shared tokens {reused:,} are reused and {prefix - reused:,} lost to whole units of {unit:,}"
+    return f"of {prefix:,} shared tokens {reused:,} are reused and {prefix - reused:,} lost to {unit_name}s of {unit:,}"
 
 
 def _check_oversized(session: LabSession, config: Config, vocab_size: int, max_model_len: int) -> tuple[Measurement, str]:
@@ -268,10 +279,31 @@ def _check_oversized(session: LabSession, config: Config, vocab_size: int, max_m
     row = f"block {block:,}, max_model_len {model_len:,}"
     measurement = Measurement("names", "blocks", (num_names,), "the longest prompt, before any traffic", row, law, key=True)
     session.record(measurement)
-    if num_names:
-        return measurement, f"{row}: {num_names:,} block(s) of the longest prompt can fill"
-    verdict = "no prompt can ever fill a block, so nothing can ever be reused"
-    return measurement, f"{row}: {verdict}; take blocks below {model_len - 1:,}"
+    # What is filled is not what is found: the longest prompt's last token takes its block along.
+    reused = theory.repeat(model_len - 1, block)
+    if not measurement.agrees:
+        verdict = f"NOT as predicted: {num_names:,} block(s) of the longest prompt fill, {law.value:,} by the law"
+    elif reused:
+        verdict = f"{num_names:,} block(s) of the longest prompt can fill; by the law its repeat finds {reused:,} tokens"
+    elif num_names:
+        verdict = (
+            "the longest prompt fills a block exactly, and its last token is always computed, so by the law nothing can ever be "
+            f"reused; take blocks below {model_len - 1:,}"
+        )
+    else:
+        verdict = f"no prompt can ever fill a block, so nothing can ever be reused; take blocks below {model_len - 1:,}"
+    return measurement, f"{row}: {verdict}"
+
+
+def _scope(session: LabSession, config: Config, full: bool) -> list[str]:
+    """What was left out on a real model, and what simulated times are worth."""
+    note = sim_times_note(session.open_target.kind)
+    if full:
+        return [note] if note else []
+    return [
+        f"shortened on a real model: at most {config.real_requests} requests a series (num_requests is {config.num_requests}, "
+        f"num_match_requests {config.num_match_requests}), remainders on the hash cache alone; --full runs all"
+    ]
 
 
 def _sweep_finding(measurements: Sequence[Measurement], config: Config) -> str:
@@ -311,15 +343,13 @@ def _lines(sweeps: Sequence[MatchSweep], measurements: Sequence[Measurement]) ->
 
 
 def _conclusion(measurements: Sequence[Measurement]) -> str:
-    missed = [f"{one.group}, {one.row}, {one.name}" for one in measurements if one.agrees is False]
-    outcome = "Every count equals its prediction." if not missed else f"NOT as predicted: {'; '.join(missed)}."
     return (
-        f"{outcome} A unit of U tokens costs (U − 1)/2 tokens of each match: with 16 nothing beside a prompt of hundreds, "
-        "with hundreds perhaps the whole prefix. Below one unit the loss is total, and then 0 hits says nothing about what "
-        "the requests share. In production: find the unit in force (the block or page size, or the match unit of a hybrid "
-        "model: fit it to hits at two prefix lengths), compare it with the shared prefix in tokens, and make the prefix reach "
-        "the next multiple or the block smaller. A block that no prompt can fill is a mistake in the configuration: check it "
-        "before any traffic. Smaller blocks cost names and table entries, not K/V memory."
+        f"{outcome_line(measurements)} A unit of U tokens costs (U − 1)/2 tokens of each match: with 16 nothing beside a prompt "
+        "of hundreds, with hundreds perhaps the whole prefix. Below one unit the loss is total, and then 0 hits says nothing "
+        "about what the requests share. In production: find the unit in force (the block or page size, or the match unit of a "
+        "hybrid model: fit it to hits at two prefix lengths), compare it with the shared prefix in tokens, and make the prefix "
+        "reach the next multiple or the block smaller. A block that no prompt can fill is a mistake in the configuration: check "
+        "it before any traffic. Smaller blocks cost names and table entries, not K/V memory."
     )
 
 

@@ -16,9 +16,12 @@ Predicted and measured (L prompt tokens, k generated, N usable blocks of B token
     many requests              first lookups stay N·L and find 0 whatever is preempted; outputs do not change
 
 How to read it. Survival f = found / looked up, over resumed requests only: near 1, recompute is nearly free. With two requests
-it falls from there to 0 as the older one grows into what the newer gave back; with many it hangs on who waits how long, so
-their counts are measured only, and checked against the engine's own plans (`unaccounted` counts tokens in which the two
-differ). `naive_rate` is what a dashboard shows that adds these lookups to the first ones: hits on prompts that share nothing.
+in the hash cache it falls from there to 0 with the pool, block by block, as the older one grows into what the newer gave
+back. In a tree the prompt is found or not, and the share even rises a little before it drops to 0: fewer outputs are looked
+up. With many requests no law is known here: f hangs on who waits how long, and neither falls nor rises steadily with the
+pool. Their counts are measured only, and checked against the engine's own plans (`unaccounted` counts tokens in which the two
+differ). Whether outputs differ is judged on a real model alone: simulated tokens do not hang on K/V. `naive_rate` is what
+a dashboard shows that adds these lookups to the first ones: hits on prompts that share nothing.
 
 On a real model three pools of each kind are run, to spare time; `--full`, and the simulated target, run all.
 
@@ -33,17 +36,21 @@ from typing import Sequence
 
 from engine.errors import ConfigError
 from labs import theory
-from labs.watch.block_map import BlockMap
 from labs.caches import Cache, caches
 from labs.chart import Chart, ChartSeries, bars_of
 from labs.field_check import check_numbers
-from labs.measure import ratio_of_medians
+from labs.length_check import check_length
+from labs.measure import ratio_of_medians, sim_times_note
+from labs.outcome import outcome_line
 from labs.output_check import FLOAT32_NEAR_TIE
-from labs.scenarios.preemption_series import Pair, Run, send_at_once
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.scenarios.preemption_series import Pair, Run, send_at_once
 from labs.series import prove_cold
 from labs.targets.base import Target
+from labs.watch.block_map import BlockMap
 from labs.workload import repeated_prompts, workload_digest
+
+NOT_JUDGED = "differ is not judged on sim: its tokens do not hang on K/V"
 
 
 @dataclass(frozen=True)
@@ -100,11 +107,13 @@ class Bench:
         for prompt, output, room in (
             ("prompt_tokens", "output_tokens", budget // 2),  # two prompts share a step
             ("wait_prompt_tokens", "wait_output_tokens", budget),
-            ("churn_prompt_tokens", "most_churn_outputs", budget),
+            ("churn_prompt_tokens", "churn_output_tokens", budget),
         ):
-            most = min(max_model_len - getattr(config, output), room)
-            if getattr(config, prompt) > most:
-                raise ConfigError(prompt, getattr(config, prompt), f"at most {most} with this model and so many outputs")
+            check_length(config, max_model_len, **{prompt: getattr(config, prompt), output: getattr(config, output)})
+            check_length(config, room, "where prompts share a step", **{prompt: getattr(config, prompt)})
+        most = (max_model_len - config.churn_prompt_tokens) * 2 // 3
+        if config.churn_output_tokens > most:
+            raise ConfigError("churn_output_tokens", config.churn_output_tokens, f"at most {most}: some generate half more")
         longest = max(config.prompt_tokens, config.wait_prompt_tokens, config.churn_prompt_tokens)
         # The last id begins the canary: no measured prompt may begin with it.
         rng = random.Random(config.seed)
@@ -126,7 +135,9 @@ class Bench:
     def empty(self, target: Target, cache: Cache) -> None:
         """Forget all, and the canary that proves it: in a tight pool what it leaves would be in the way."""
         canary = (self.canary_id,) * (cache.unit + 1)
-        self.cold = prove_cold(self.session, target, canary) and target.reset() and self.cold
+        proven = prove_cold(self.session, target, canary)
+        # Whatever that said, or the canary would stay.
+        self.cold = target.reset() and proven and self.cold
 
     def record(self, *measurements: Measurement) -> None:
         self.session.record(*measurements)
@@ -155,7 +166,7 @@ def run(session: LabSession, config: Config) -> LabReport:
     charts: list[Chart] = []
     for cache in asked:
         pairs = [Pair(cache, config.prompt_tokens, config.output_tokens, pool) for pool in pools]
-        preempting = [pair for pair in pairs if pair.preempted_at is not None]
+        preempting = [pair for pair in pairs if pair.preempts]
         shown = preempting[(len(preempting) - 1) // 2] if preempting else None  # whose law and map are shown
         course: list[Point] = []
         for pair in pairs:
@@ -170,7 +181,7 @@ def run(session: LabSession, config: Config) -> LabReport:
     for cache in asked:
         many = _churn(bench, cache, churn_pools, num_trials[cache.title])
         of_many += _points(cache, many)
-        findings += _churn_findings(cache, many)
+        findings += _churn_findings(cache, many, session.open_target.kind)
         charts += [_rates_chart(cache, many)] if cache.is_hash else []
     return LabReport(
         tuple(bench.measurements),
@@ -179,8 +190,8 @@ def run(session: LabSession, config: Config) -> LabReport:
         _conclusion(bench.measurements),
         {"workload": workload_digest([bench.prompts])},
         (
-            _survival_chart("Two requests: the tighter the pool, the less the newer one finds again", of_two),
-            _survival_chart("Many requests: what a resumed one finds hangs on who waits how long", of_many),
+            _survival_chart("Two requests: a hash cache loses block by block, a tree the whole prompt at once", of_two),
+            _survival_chart("Many requests: what a resumed one finds hangs on who waits how long, not on the pool alone", of_many),
             *charts,
         ),
     )
@@ -273,10 +284,13 @@ def _record_churn(bench: Bench, cache: Cache, pool: int, runs: list[Run], differ
         f"{cache.title}: {config.num_requests} unique prompts of {config.churn_prompt_tokens:,} tokens, "
         f"{min(bench.churn_outputs):,} to {max(bench.churn_outputs):,} generated"
     )
-    unique = Prediction(0, "the prompts share nothing")
-    apart = Prediction(0, "what the plans resume, the counters keep apart")
-    same = Prediction(0, "greedy outputs do not depend on preemption, near ties apart")
-    queries = Prediction(*theory.predict(theory.queries, config.num_requests, config.churn_prompt_tokens))
+    count, length = config.num_requests, config.churn_prompt_tokens
+    unique = Prediction(*theory.predict(theory.shared_prefix_hits, count, 0, length, cache.unit))
+    queries = Prediction(*theory.predict(theory.queries, count, length))
+    apart = Prediction(*theory.predict(theory.unaccounted_tokens, 1))
+    is_sim = bench.session.open_target.kind == "sim"
+    same = None if is_sim else Prediction(*theory.predict(theory.differing_outputs, "preemption"))
+    notes = {"differ": NOT_JUDGED if is_sim else "", "time": sim_times_note(bench.session.open_target.kind)}
     columns: list[tuple[str, str, Sequence[float | None], Prediction | None]] = [
         ("hits", "tokens", [one.counters.hits for one in runs], unique),
         ("queries", "tokens", [one.counters.queries for one in runs], queries),
@@ -292,7 +306,8 @@ def _record_churn(bench: Bench, cache: Cache, pool: int, runs: list[Run], differ
     ]
     for name, unit, samples, law in columns:
         if None not in samples:
-            bench.record(Measurement(name, unit, tuple(samples), group, f"pool for {pool:,}", law))  # type: ignore[arg-type]
+            note = notes.get(name, "")
+            bench.record(Measurement(name, unit, tuple(samples), group, f"pool for {pool:,}", law, note=note))  # type: ignore[arg-type]
 
 
 def _num_differing(bench: Bench, target: Target, cache: Cache, roomy: Run, tight: Run, pool: int) -> int:
@@ -328,12 +343,11 @@ def _points(cache: Cache, many: dict[int, list[Run]]) -> list[Point]:
     return [Point(cache.title, pool, runs[0].survival) for pool, runs in many.items()]
 
 
-def _churn_findings(cache: Cache, many: dict[int, list[Run]]) -> list[str]:
+def _churn_findings(cache: Cache, many: dict[int, list[Run]], kind: str) -> list[str]:
     """The course of survival, the wrong rate beside the right one, and what recompute cost."""
     found = [(pool, runs) for pool, runs in many.items() if runs[0].survival is not None]
     if not found:
         return [f"{cache.title}: nobody was preempted in any pool; smaller churn_pools would"]
-    pools = list(many)
     lost = "outputs are not in the tree, " if not cache.is_hash else ""
     course = _course(_points(cache, many))[0]
     findings = [f"{cache.title}: resumed requests found of their own tokens {course}; {lost}the rest was computed twice"]
@@ -344,16 +358,30 @@ def _churn_findings(cache: Cache, many: dict[int, list[Run]]) -> list[str]:
         f"adds {counted.preempted_hits:,} of {counted.preempted_queries:,} tokens of resumed requests shows "
         f"{runs[0].naive_rate:.0%}"
     )
+    return [*findings, _cost_finding(cache, many, kind)]
+
+
+def _cost_finding(cache: Cache, many: dict[int, list[Run]], kind: str) -> str:
+    """What the tightest pool computed twice; with several pools, how its steps and its time compare to the roomiest's."""
+    pools = list(many)
     roomy, tight = many[pools[0]], many[pools[-1]]
-    ratio = ratio_of_medians([one.seconds for one in tight], [one.seconds for one in roomy])
     share = tight[0].num_computed_twice / tight[0].num_needed
-    spread = f" [{ratio.low:.2f}–{ratio.high:.2f}, {len(tight)} trials each]" if len(tight) > 1 else ""
-    findings.append(
+    text = (
         f"{cache.title}: in the tightest pool {tight[0].num_computed_twice:,} tokens were computed twice ({share:.0%} of "
-        f"what must be computed) and {tight[0].counters.preempted_hits:,} recovered; it took {ratio.value:.2f} times as "
-        f"long as the roomiest{spread}, most of it because fewer requests run at once"
+        f"what must be computed) and {tight[0].counters.preempted_hits:,} recovered"
     )
-    return findings
+    if len(pools) == 1:
+        return text
+    ratio = ratio_of_medians([one.seconds for one in tight], [one.seconds for one in roomy])
+    if len(tight) > 1:
+        spread = f" [{ratio.low:.2f}–{ratio.high:.2f}, {len(tight)} trials each]"
+    else:
+        spread = f" ({sim_times_note(kind) or 'one trial each, so its spread is not known'})"
+    return (
+        f"{text}; {tight[0].requests_per_step:.1f} requests ran at once on average instead of the roomiest's "
+        f"{roomy[0].requests_per_step:.1f}, in {tight[0].watch.num_steps:,} steps instead of {roomy[0].watch.num_steps:,}; it took "
+        f"{ratio.value:.2f} times as long{spread}"
+    )
 
 
 def _survival_chart(title: str, points: Sequence[Point]) -> Chart:
@@ -377,14 +405,12 @@ def _rates_chart(cache: Cache, many: dict[int, list[Run]]) -> Chart:
 
 def _conclusion(measurements: Sequence[Measurement]) -> str:
     """What happened and what to do about it."""
-    missed = [f"{one.group}, {one.row}, {one.name}" for one in measurements if one.agrees is False]
-    outcome = "Every count equals its prediction." if not missed else f"NOT as predicted: {'; '.join(missed)}."
     return (
-        f"{outcome} Preemption throws away blocks, not content: the hash cache finds a preempted request's own blocks "
-        "again, prompt and outputs, until others have taken them, tail first; a tree keeps its prompt whole or not at all, "
+        f"{outcome_line(measurements)} Preemption throws away blocks, not content: the hash cache finds a preempted request's own "
+        "blocks again, prompt and outputs, until others have taken them, tail first; a tree keeps its prompt whole or not at all, "
         "and outputs are computed again. So recompute costs little while the others end soon or have room to grow, and "
-        "nearly everything once they have grown into what was given back; the larger cost is that fewer requests run at "
-        "once. In production: watch the number of preemptions and the survival fraction beside the hit rate, which these "
+        "nearly everything once they have grown into what was given back; and fewer requests run at once, which the findings "
+        "count beside it. In production: watch the number of preemptions and the survival fraction beside the hit rate, which these "
         "lookups must not enter; a hit rate on prompts that share nothing is a sign that they do, and more tokens looked "
         "up than were sent, that refused tries are counted. Where survival is low, run fewer requests at once "
         "(max_num_seqs), keep a part of the pool back from newcomers (watermark), or give the cache more memory."

@@ -8,10 +8,12 @@ Predicted. Two requests share the K/V of their first m tokens: up to the first o
 salt. The second reuses B·⌊min(m, L−1)/B⌋ of them (B = block or page), with each cache:
 
     same everything, again             B·⌊(L−1)/B⌋
-    another adapter                    0; another name or another path of it alone: 0 as well
+    another adapter                    0; another name or another path of it alone: 0 as well (SGLang's tree knows the
+                                       adapter by its id alone; this engine's has its name and path)
     another salt                       0, though the K/V would be equal
     other embeddings from k on         B·⌊k/B⌋
-    another image at o, or elsewhere   B·⌊o/B⌋: what is in front of it is shared
+    another image at o                 B·⌊o/B⌋: what is in front of it is shared
+    the same image a little later      the same, though it begins in the same block: its place is in the key too
 
 Then the rule is broken on purpose, a part of the key at a time (EngineConfig's `leave_out_of_key` and `hash_bits`), and the
 wrong engine gets the same requests as the right one. It must hit what the other leaves alone: the prediction is made as above,
@@ -22,7 +24,7 @@ How to read it. `first` are the hits of a scenario's first request, `again` thos
 as in the scenario it is a variant of. In the tables of wrong keys, `right` and `wrong` are hits, `undue` their difference: K/V
 that belong to another request; `changed` counts the tokens of the greedy answer that differ from those without a cache, with
 the right key and with the wrong one. A salt changes no K/V: what leaks without it is time (lab 10). Names of a few bits
-show what a collision does; how rare it is with all bits is in the findings.
+show what a collision does; how rare it is with all bits is in the findings. This lab counts; it shows no times.
 
 The model computes in float32, so that near ties do not decide. Adapters are random numbers from a seed. The real model reads no
 images: on it, theirs are names alone. The simulated target keeps no K/V: it shows the wrong hits, and not the wrong answers.
@@ -41,11 +43,13 @@ from labs import theory
 from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers
+from labs.length_check import check_length
+from labs.outcome import outcome_line
+from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.salts import salts
 from labs.scenarios.identity_prompts import IdentityPrompts
 from labs.scenarios.identity_series import IdentityRequest, IdentityRow, may_reuse, run_rows, send
 from labs.scenarios.identity_traps import Collision, Trap, TrapResult
-from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
-from labs.salts import salts
 from labs.series import prove_cold
 from labs.targets.base import Completion, Target
 
@@ -62,7 +66,7 @@ class Config:
     equal_tokens: int = 100  # embeddings that two requests share, before they differ
     image_offset: int = 72  # where the image begins
     image_tokens: int = 64  # placeholders it fills
-    image_shift: int = 8  # how much later the same image comes
+    image_shift: int = 4  # how much later the same image comes, in the same block: its place alone tells the two apart
     output_tokens: int = 16  # of the answers compared
     block_size: int = 16  # of the hash cache
     page_sizes: tuple[int, ...] = (1, 16)  # of the radix caches
@@ -73,12 +77,25 @@ class Config:
         check_numbers(self, {"image_offset": 0, "prompt_tokens": 4, "block_size": 2}, {"hash_bits": MAX_HASH_BITS, "seed": 2**32})
         # One block that differs, one that is equal behind it, and a token that is computed in any case.
         if self.prompt_tokens <= 2 * self.block_size:
+            if self.block_size > Config.block_size:
+                accepted = f"at most {(self.prompt_tokens - 1) // 2}, with these prompt_tokens: two blocks and a token"
+                raise ConfigError("block_size", self.block_size, accepted)
             raise ConfigError("prompt_tokens", self.prompt_tokens, f"at least {2 * self.block_size + 1}: two blocks and a token")
         if self.equal_tokens >= self.prompt_tokens:
             raise ConfigError("equal_tokens", self.equal_tokens, f"at most {self.prompt_tokens - 1}, with these prompt_tokens")
-        if self.image_offset + self.image_shift + self.image_tokens > self.prompt_tokens:
-            most = self.prompt_tokens - self.image_offset - self.image_shift
-            raise ConfigError("image_tokens", self.image_tokens, f"at most {most}, with this image_offset and image_shift")
+        image = {name: getattr(self, name) for name in ("image_tokens", "image_offset", "image_shift")}
+        check_length(self, self.prompt_tokens, "with these prompt_tokens", **image)
+        self._check_shift()
+
+    def _check_shift(self) -> None:
+        """In another block the image's presence would tell, and a key without its place would pass."""
+        most = self.block_size - 1 - self.image_offset % self.block_size
+        if not most:
+            accepted = f"another place than the last of a block of {self.block_size}: the image must begin later in that block"
+            raise ConfigError("image_offset", self.image_offset, accepted)
+        if self.image_shift > most:
+            accepted = f"at most {most}, with this image_offset and block_size: the image must begin in the same block"
+            raise ConfigError("image_shift", self.image_shift, accepted)
 
     @property
     def adapter_paths(self) -> tuple[str, str]:
@@ -98,7 +115,6 @@ class _Run:
             probe.tokenizer(), probe.info.vocab_size, config.prompt_tokens, config.block_size, config.seed
         )
         self.embed = probe.engine.runner.token_embeddings  # the model's, which all targets share
-        self.decode = probe.tokenizer().decode if self.prompts.has_text else None
         self._salts = salts(config.seed)
         self.rows = self._make_rows()
         self.traps = self._make_traps()
@@ -276,9 +292,8 @@ def run(session: LabSession, config: Config) -> LabReport:
 
 def _check_length(config: Config, probe: Target) -> None:
     # One prompt has a block more.
-    most = probe.info.max_model_len - config.output_tokens - config.block_size
-    if config.prompt_tokens > most:
-        raise ConfigError("prompt_tokens", config.prompt_tokens, f"at most {most} with this model, block_size and output_tokens")
+    most, context = probe.info.max_model_len - config.block_size, "with this model and block_size"
+    check_length(config, most, context, prompt_tokens=config.prompt_tokens, output_tokens=config.output_tokens)
 
 
 def _findings(work: _Run, results: dict[str, list[TrapResult]]) -> list[str]:
@@ -286,11 +301,9 @@ def _findings(work: _Run, results: dict[str, list[TrapResult]]) -> list[str]:
     title, first = next(iter(results.items()))
     for result in first:
         trap = result.trap
-        line = f"{title}, {trap.row}: {result.undue:,} tokens of K/V from another request, no error"
-        if result.answer is not None:
-            right, wrong = _shown(work, result.answer), _shown(work, result.wrong)
-            line += f"; the answer stays {right}" if right == wrong else f"; the answer was {right} and is {wrong}"
-        findings.append(line)
+        taken, due = f"{result.undue:,} tokens of K/V from another request", result.wrong_law.value - result.right_law.value
+        taken = f"{taken}, no error" if result.undue == due else f"NOT as predicted: {taken}, {due:,} predicted"
+        findings.append(f"{title}, {trap.row}: {taken}{_answer_told(result)}")
     trap = next(result.trap for result in first if isinstance(result.trap, Collision))
     bits = work.config.hash_bits
     chance = min(1.0, theory.collision_probability(trap.num_tried, bits))
@@ -305,25 +318,28 @@ def _findings(work: _Run, results: dict[str, list[TrapResult]]) -> list[str]:
     return findings
 
 
-def _shown(work: _Run, answer: Completion) -> str:
-    if work.decode is None:
-        return " ".join(map(str, answer.output_token_ids[:6])) + " …"
-    return repr(" ".join(work.decode(answer.output_token_ids).split()))
+def _answer_told(result: TrapResult) -> str:
+    """What the wrong key makes of the answer, in counts: its words may be another request's."""
+    if result.answer is None:
+        return ""
+    right, wrong = result.answer.output_token_ids, result.wrong.output_token_ids
+    differing = [at for at, (one, other) in enumerate(zip(right, wrong), start=1) if one != other]
+    if not differing:
+        return f"; the answer stays, all {len(right)} tokens"
+    return f"; {len(differing)} of {len(right)} tokens of the answer change, the first is number {differing[0]}"
 
 
 def _conclusion(measurements: Sequence[Measurement]) -> str:
-    missed = [f"{one.group}, {one.row}, {one.name}" for one in measurements if one.agrees is False]
-    outcome = "Every request found what its identity allows, and every wrong key what it should not." if not missed else (
-        f"NOT as predicted: {'; '.join(missed)}."
-    )  # fmt: skip
+    met = "Every request found what its identity allows, and every wrong key what it should not."
     return (
-        f"{outcome} A wrong key is silent: more hits, faster answers, of another adapter, image or prompt. In production: "
-        "whatever changes K/V belongs in the key, from the position on where it acts: an adapter's name and the path of its "
-        "weights, images and embeddings by a hash of their content and with their place, never by a file name. Weights replaced "
-        "under the same name and path are not seen: give them a new path, or empty the cache. A salt for each tenant is in the "
-        "key although it changes nothing. What is in the key without need costs hits: the same weights under two names share "
-        "nothing. Names should have all their bits, of a hash that nobody can steer where tenants do not trust each other. And "
-        "every tier that finds K/V by a name, a router or an outer store, needs the same key."
+        f"{outcome_line(measurements, met)} A wrong key is silent: more hits, faster answers, of another adapter, image or "
+        "prompt. In production: whatever changes K/V belongs in the key, from the position on where it acts: an adapter's name "
+        "and the path of its weights, images and embeddings by a hash of their content and with their place, never by a file "
+        "name. Weights replaced under the same name and path are not seen: give them a new path, or empty the cache. (SGLang's "
+        "key has an adapter's id alone, no path: there they need a new id.) A salt for each tenant is in the key although it "
+        "changes nothing. What is in the key without need costs hits: the same weights under two names share nothing. Names "
+        "should have all their bits, of a hash that nobody can steer where tenants do not trust each other. And every tier that "
+        "finds K/V by a name, a router or an outer store, needs the same key."
     )
 
 

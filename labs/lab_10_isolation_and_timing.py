@@ -34,12 +34,14 @@ from labs import theory
 from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of, times_of
 from labs.field_check import check_numbers
-from labs.scenarios.guess_series import CONTROL, FEWEST_TRIALS, RIGHT, measure_next_tokens, measure_prompts, measure_recovery
+from labs.length_check import check_length
 from labs.measure import Spread
-from labs.scenarios.prompt_guesses import Arm, PromptGuesses, WholeGuesses
+from labs.outcome import outcome_line
 from labs.protocol import Lab, LabReport, LabSession, Measurement
-from labs.scenarios.salt_series import SCOPES, SaltSeries, measure_salts
 from labs.salts import salts
+from labs.scenarios.guess_series import CONTROL, FEWEST_TRIALS, RIGHT, measure_next_tokens, measure_prompts, measure_recovery
+from labs.scenarios.prompt_guesses import Arm, PromptGuesses, WholeGuesses
+from labs.scenarios.salt_series import SCOPES, SaltSeries, measure_salts
 from labs.series import prove_cold
 from labs.workload import SharedPrefixWorkload, workload_digest
 
@@ -64,7 +66,10 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_numbers(self, {"prompt_tokens": 2, "num_trials": FEWEST_TRIALS, "num_candidates": 2, "num_requests": 2})
+        least = {"prompt_tokens": 2, "num_trials": FEWEST_TRIALS, "num_candidates": 2, "num_requests": 2}
+        # More would take hours, and say the same.
+        most = {"num_trials": 1_000, "num_candidates": 128, "secret_tokens": 1_024, "num_requests": 1_000}
+        check_numbers(self, least, most)
         if self.num_users > self.num_requests:
             raise ConfigError("num_users", self.num_users, f"a whole number from 1 to num_requests, {self.num_requests}")
         if self.num_tenants > self.num_users:
@@ -107,7 +112,7 @@ def run(session: LabSession, config: Config) -> LabReport:
         measurements,
         "cold" if all(each.cold for each in found) else "uncontrolled",
         tuple(line for each in found for line in _findings(config, each, session.open_target.kind)),
-        _conclusion(config, measurements),
+        _conclusion(config, found, measurements),
         {
             "workload": workload_digest([*guesses.prompts, workload.prompts]),
             "ttft_s": {each.cache.title: _times(each) for each in found},
@@ -121,15 +126,11 @@ def _prompts(session: LabSession, config: Config) -> tuple[PromptGuesses, Shared
     target = session.open_target(num_gpu_blocks=2)
     vocab_size, max_model_len = target.info.vocab_size, target.info.max_model_len
     target.close()
-    lengths = {
-        "prompt_tokens": config.prompt_tokens,
-        "known_tokens": config.known_tokens + config.secret_tokens + 1,
-        "system_tokens": config.system_tokens + config.user_tokens,
-    }
-    for name, length in lengths.items():
-        if length >= max_model_len:
-            own = getattr(config, name)
-            raise ConfigError(name, own, f"at most {max_model_len - 1 - (length - own)} with this model")
+    most = max_model_len - 1  # a token is generated
+    check_length(config, most, prompt_tokens=config.prompt_tokens)
+    # One token more follows what is secret.
+    check_length(config, most - 1, known_tokens=config.known_tokens, secret_tokens=config.secret_tokens)
+    check_length(config, most, system_tokens=config.system_tokens, user_tokens=config.user_tokens)
     guesses = PromptGuesses.from_seed(
         config.seed,
         vocab_size,
@@ -203,7 +204,7 @@ def _findings(config: Config, found: _Found, kind: str) -> list[str]:
                 f"{title}, {arm}: {int(hits):,} tokens found, and no time saved: reading the weights takes longer than computing "
                 f"{config.prompt_tokens:,} tokens; prompt_tokens must be larger for a clock to see hits on this GPU"
             )
-    lines.append(f"{title}: {_granularity(config, unit)}")
+    lines.append(f"{title}: {_granularity(config, found)}")
     costs = []
     for series in config.salt_series:
         rate, blocks = (_value(found.measurements, title, series.row, name) for name in ("hit_rate", "blocks"))
@@ -212,14 +213,21 @@ def _findings(config: Config, found: _Found, kind: str) -> list[str]:
     return lines
 
 
-def _granularity(config: Config, unit: int) -> str:
-    """What it takes to read on behind a known prefix."""
-    candidates, num_secret = config.num_candidates, config.secret_tokens
+def _granularity(config: Config, found: _Found) -> str:
+    """What it took to read on behind a known prefix, one token after the other."""
+    title, unit, candidates = found.cache.title, found.cache.unit, config.num_candidates
+    num_read, sent = (_value(found.measurements, title, "one by one: no salts", name) for name in ("found", "sent"))
+    read = f"{num_read} of {config.secret_tokens} secret tokens of {candidates} candidates fell to {sent:,} guesses"
+    if num_read:
+        return f"each right token is one more hit: {read}, one token after the other"
+    silent = f"{read}, one token after the other: no right token answers alone"
     if unit == 1:
-        worst = theory.guesses_to_extend(candidates, num_secret, 1)
-        return f"each right token is one more hit: {num_secret} tokens of {candidates} candidates fall to {worst:,} guesses"
+        return silent
+    block = [one for one in found.measurements if one.row == f"next {unit} tokens right"]
+    if not block or block[0].value <= _value(found.measurements, title, "next token wrong", "hits"):
+        return silent
     shown = f" = {theory.guesses_to_extend(candidates, unit, unit):,}" if unit <= 32 else ""
-    return f"only whole blocks answer: {unit} tokens of {candidates} candidates take up to {candidates}^{unit}{shown} guesses"
+    return f"only whole blocks answer: {read}; all {unit} of a block at once would take up to {candidates}^{unit}{shown} guesses"
 
 
 def _shown(times_s: Sequence[float]) -> str:
@@ -227,11 +235,12 @@ def _shown(times_s: Sequence[float]) -> str:
     return f"{spread.median * 1e3:,.1f} ms [{spread.minimum * 1e3:,.1f}–{spread.maximum * 1e3:,.1f}]"
 
 
-def _conclusion(config: Config, measurements: Sequence[Measurement]) -> str:
-    missed = [f"{one.group}, {one.row}, {one.name}" for one in measurements if one.agrees is False]
-    outcome = "Every prediction was met." if not missed else f"NOT as predicted: {'; '.join(missed)}."
+def _conclusion(config: Config, found: Sequence[_Found], measurements: Sequence[Measurement]) -> str:
+    num_read = {each.cache.title: _value(measurements, each.cache.title, "one by one: no salts", "found") for each in found}
+    read = [title for title, count in num_read.items() if count == config.secret_tokens]
+    how = f"and reads on token by token ({'; '.join(read)})" if read else "and has to guess whole blocks to read on"
     return (
-        f"{outcome} Without salts a neighbour learns which prompts were sent, and with small pages he reads them token by token; "
+        f"{outcome_line(measurements, 'Every prediction was met.')} Without salts a neighbour learns which prompts were sent, {how}; "
         "the cached-token count of an API tells him without a clock. With a salt per user his right guess finds nothing, while "
         "the user's own repeats still do. The price is the shared prompt, computed and stored once for each salt: with "
         f"{config.num_users} users and {config.num_tenants} tenants, a salt per tenant pays it {config.num_tenants} times, "
@@ -260,9 +269,9 @@ def _charts(found: Sequence[_Found]) -> tuple[Chart, ...]:
             if one.name == "blocks":
                 stored.setdefault(each.cache.title, []).append((one.row, one.value * each.cache.unit))
     return (
-        times_of(f"A salt hides what was sent: time to the neighbour's first token, {first.cache.title}", samples),
-        bars_of("Each salt pays for the shared prompt anew: hit rate", rates, unit="%"),
-        bars_of("… and stores it anew: tokens whose K/V are kept", stored),
+        times_of(f"Was it sent? Time to the neighbour's first token, with and without salts, {first.cache.title}", samples),
+        bars_of("What salts cost: hit rate by who shares one", rates, unit="%"),
+        bars_of("… and tokens whose K/V are kept", stored),
     )
 
 

@@ -38,10 +38,11 @@ from engine.kvcache.block_hash import BlockHash, event_block_hash, get_hash_func
 from engine.kvcache.kv_events import BlockStored
 from engine.kvcache.page_hash import PageHash, event_page_hash
 from labs import theory
-from labs.peers.block_name_worker import BlockNames, NamingTask, ask_workers
 from labs.caches import Cache, hash_cache, radix_cache
 from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers
+from labs.outcome import outcome_line
+from labs.peers.block_name_worker import BlockNames, NamingTask, ask_workers
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold
 from labs.targets.base import Target, TargetError
@@ -59,7 +60,7 @@ class Config:
     block_size: int = 16  # of the hash cache; at least 2, for two images in one block
     page_size: int = 16  # of the radix cache
     algorithms: tuple[str, ...] = HASH_ALGORITHMS
-    hash_seed: int = 0  # PYTHONHASHSEED of two of the processes
+    hash_seed: int = 0  # PYTHONHASHSEED of two of the processes; kept in the record, so take none that is in use elsewhere
     other_hash_seed: int = 1  # and of a third
     seed: int = 0  # of the token ids
 
@@ -68,6 +69,8 @@ class Config:
         check_numbers(self, {"block_size": 2, "num_blocks": 2, "hash_seed": 0, "other_hash_seed": 0}, seeds)
         if not self.algorithms or not set(self.algorithms) <= set(HASH_ALGORITHMS):
             raise ConfigError("algorithms", ",".join(self.algorithms), ", ".join(HASH_ALGORITHMS))
+        if len(set(self.algorithms)) < len(self.algorithms):
+            raise ConfigError("algorithms", ",".join(self.algorithms), "each once")
         if self.hash_seed == self.other_hash_seed:
             raise ConfigError("other_hash_seed", self.other_hash_seed, f"another than hash_seed, {self.hash_seed}")
 
@@ -126,6 +129,9 @@ def _prompt(session: LabSession, config: Config) -> tuple[tuple[int, ...], tuple
     probe = session.open_target(num_gpu_blocks=2)
     vocab_size, max_model_len = probe.info.vocab_size, probe.info.max_model_len
     probe.close()
+    if 2 * config.block_size >= max_model_len:
+        most = (max_model_len - 1) // 2
+        raise ConfigError("block_size", config.block_size, f"at most {most} with this model: two blocks must fit")
     if config.num_tokens >= max_model_len:
         raise ConfigError("num_blocks", config.num_blocks, f"at most {(max_model_len - 1) // config.block_size} with this model")
     rng = random.Random(config.seed)
@@ -161,8 +167,8 @@ def _compare_processes(config: Config, names: Sequence[BlockNames]) -> list[Meas
         "one": (first, unset, seed, None),
     }
     legend = (
-        f"PYTHONHASHSEED of the two processes. unset: in neither; same: {seed} in both; two: {seed} and {other}; "
-        f"one: {seed} in one, unset in the other"
+        "PYTHONHASHSEED of the two processes. unset: in neither; same: set alike in both; two: set to two values; "
+        "one: set in one, unset in the other"
     )
     found = []
     for name in (*config.algorithms, PAGES):
@@ -241,10 +247,9 @@ def _findings(config: Config, measurements: Sequence[Measurement]) -> list[str]:
     total, found = config.num_blocks, []
     for name in config.algorithms:
         unset, one = (_value(measurements, _PROCESSES, name, column) for column in ("unset", "one"))
-        start = "a start of its own" if unset == 0 else "the same start"
         found.append(
-            f"{name}: two processes without PYTHONHASHSEED agree on {unset} of {total} names (each has {start}); one that has it "
-            f"and one that has not agree on {one}"
+            f"{name}: two processes without PYTHONHASHSEED agree on {_agreement(unset, total)}; one that has it and one that has "
+            f"not agree on {_agreement(one, total)}"
         )
     pickled = [name for name in config.algorithms if not name.endswith("_cbor")]
     for name in pickled:
@@ -256,10 +261,16 @@ def _findings(config: Config, measurements: Sequence[Measurement]) -> list[str]:
     return found
 
 
+def _agreement(num_equal: int, total: int) -> str:
+    """What so many equal names say about the starts of two chains."""
+    if num_equal < 0:
+        return "nothing: they did not make equally many names"
+    start = {0: "each has a start of its own", total: "both have the same start"}.get(num_equal, "which no start explains")
+    return f"{num_equal} of {total} names ({start})"
+
+
 def _conclusion(measurements: Sequence[Measurement]) -> str:
-    missed = [f"{one.row}, {one.name}" for one in measurements if one.agrees is False]
-    as_predicted = "All names agree where the chains start alike, and none where they do not."
-    outcome = as_predicted if not missed else f"NOT as predicted: {'; '.join(missed)}."
+    outcome = outcome_line(measurements, "All names agree where the chains start alike, and none where they do not.")
     return (
         f"{outcome} An outer store of K/V, a second replica, or a router that names prefixes itself sees nothing but names: if "
         "they differ, every lookup misses, and no error says so. In production: use sha256_cbor for what leaves the process: it "
@@ -275,7 +286,7 @@ def _chart(config: Config, measurements: Sequence[Measurement]) -> Chart:
         title: [(name, _value(measurements, _PROCESSES, name, column)) for name in (*config.algorithms, PAGES)]
         for column, title in columns.items()
     }
-    return bars_of("Two processes agree on all names or on none", groups, unit="blocks")
+    return bars_of("Names that two processes have in common, by their PYTHONHASHSEED", groups, unit="blocks")
 
 
 _PROCESSES = "equal names in two processes"

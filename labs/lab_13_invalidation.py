@@ -6,7 +6,7 @@ looking at what is cached.
 
 Predicted, in tokens (B = block or page size, L = prompt tokens):
 
-    prompt_logprobs    0 hits and 0 queries: logits of cached tokens are not kept, so nothing is read, nor counted as a miss
+    prompt_logprobs    0 hits: logits of cached tokens are not kept, so nothing is read; and 0 queries, as vLLM counts
     plain, behind it   B·⌊(L−1)/B⌋: what does not read still writes
     told not to read   as prompt_logprobs, by a request's own choice
     another salt       0: content under other names is out of reach, though it stays in the pool
@@ -15,9 +15,12 @@ Predicted, in tokens (B = block or page size, L = prompt tokens):
     new weights        without a reset B·⌊(L−1)/B⌋ tokens of stale K/V, and other outputs than the new weights give
     … after a reset    0 hits, and the outputs of an engine that never had the old weights
 
-How to read it. `wrong` counts output tokens, greedy, that differ from those of a fresh engine with the same weights. The
-update is one that training could give: noise on every weight matrix, from the seed. No K/V are kept on the simulated
-target, which shows what a cache can know: the hits are counted as before.
+How to read it. Queries are vLLM's counters, for both caches: a request that does not look up enters neither hits nor queries.
+SGLang's own metrics count such a prompt's tokens as input, so its rate falls. With vLLM over HTTP, `echo` together with
+`logprobs` asks for prompt_logprobs, and passes the cache by without a word. `wrong` counts output tokens, greedy, that
+differ from those of a fresh engine with the same weights. The update is one that training could give: noise on every weight
+matrix, from the seed. No K/V are kept on the simulated target, which shows what a cache can know: the hits are counted as
+before.
 
 Sources: vLLM 0.32.0, v1/request.py, v1/core/kv_cache_manager.py and v1/core/block_pool.py (reset_prefix_cache names weight
 updates in RLHF); SGLang 0.5.23, flush_cache and managers/schedule_batch.py (a match ends where log-probabilities begin).
@@ -32,9 +35,11 @@ from engine.errors import ConfigError
 from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers
-from labs.scenarios.invalidation_series import NUM_REQUESTS, NUM_SIMULATED_REQUESTS, InvalidationSeries
+from labs.length_check import check_length
+from labs.outcome import outcome_line
 from labs.protocol import Lab, LabReport, LabSession, Measurement
 from labs.salts import salts
+from labs.scenarios.invalidation_series import NUM_REQUESTS, NUM_SIMULATED_REQUESTS, InvalidationSeries
 from labs.series import prove_cold
 from labs.targets.base import Target
 from labs.workload import SharedPrefixWorkload
@@ -98,9 +103,7 @@ def _workload(session: LabSession, config: Config) -> SharedPrefixWorkload:
     target = session.open_target(num_gpu_blocks=2)
     tokenizer, vocab_size, max_model_len = target.tokenizer(), target.info.vocab_size, target.info.max_model_len
     target.close()
-    most = max_model_len - config.output_tokens
-    if config.prompt_tokens > most:
-        raise ConfigError("prompt_tokens", config.prompt_tokens, f"at most {most} with this model and these output_tokens")
+    check_length(config, max_model_len, prompt_tokens=config.prompt_tokens, output_tokens=config.output_tokens)
     is_text = tokenizer is not None and tokenizer.has_chat_template
     num_tail = max(16, config.prompt_tokens // 4) if is_text else 1
     sizes = {"seed": config.seed, "num_shared": config.prompt_tokens - num_tail, "num_tail": num_tail, "num_requests": 1}
@@ -148,15 +151,17 @@ def _findings(config: Config, plans: Sequence[Cache], measurements: Sequence[Mea
 
 
 def _conclusion(measurements: Sequence[Measurement], is_sim: bool) -> str:
-    missed = [f"{one.group}, {one.row}, {one.name}" for one in measurements if one.agrees is False]
-    outcome = "Every prediction was met." if not missed else f"NOT as predicted: {'; '.join(missed)}."
     shown = "from which a real model answers wrongly" if is_sim else "and the model answers with other tokens than it should"
     return (
-        f"{outcome} A request with prompt_logprobs passes the cache by and leaves its blocks for others; leave such requests out "
-        "when you compare prompt tokens with looked-up ones. A reset asks that nothing runs, and says so: look at the answer, "
-        f"not at the status code. After a weight update the cache serves old K/V as before, {shown}: no key holds the weights. "
-        "In production: pause or drain, update, reset, and check that it was accepted, then go on; where engines share an outer "
-        "store of K/V, empty that too, or give each version of the weights a salt of its own, which needs no pause."
+        f"{outcome_line(measurements, 'Every prediction was met.')} A request with prompt_logprobs passes the cache by and leaves its "
+        "blocks for others; leave such requests out when you compare prompt tokens with looked-up ones (with vLLM also those with "
+        "echo and logprobs). A reset asks that no request holds blocks, and says whether it was done: vLLM's /reset_prefix_cache "
+        "always answers 200, so read `success` in its body; SGLang's /flush_cache answers 400 when it was not. After a weight update "
+        f"the cache serves old K/V as before, {shown}: no key holds the weights. In production: let requests end, abort them, or "
+        "have the reset preempt them (vLLM: reset_running_requests=true); a request that is only paused holds its blocks, and the "
+        "reset is refused. Then update, reset, check that it was done, and go on. Where engines share an outer store of K/V, empty "
+        "that too. A salt for each version of the weights keeps new requests from old K/V without a reset; those that run during "
+        "the update go on over theirs, so end them first all the same."
     )
 
 
@@ -169,10 +174,10 @@ def _charts(plans: Sequence[Cache], measurements: Sequence[Measurement], is_sim:
 
     found = [
         chart("What skips the cache: tokens found", "hits", skips),
-        chart("A cache cannot know that the weights changed: tokens found", "hits", updates),
+        chart("Before and after the weights changed: tokens found", "hits", updates),
     ]
     if not is_sim:
-        found.append(chart("Stale K/V answer wrongly without an error: output tokens unlike a fresh engine's", "wrong", updates))
+        found.append(chart("Before and after the weights changed: output tokens unlike a fresh engine's", "wrong", updates))
     return tuple(found)
 
 

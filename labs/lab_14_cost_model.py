@@ -7,16 +7,20 @@ also has a fixed cost, reads all weights once however few tokens it computes, an
 
 Predicted. Hits: unit·⌊min(C, L − 1)/unit⌋ for C cached tokens, 0 for an unrelated prompt. On `sim` every time to first token
 is predicted exactly: overhead + the longer of arithmetic and reading. That checks the accounting, not physics: the
-simulated clock is driven by the same cost model, and a wrong count of tokens, steps or hits would show. On a real model a
-line through times over FLOPs gives the fixed cost and the FLOP/s of this machine. The ratio cold/warm is then judged in a
-wide range, from half of what that line leaves of it (at least 1) to one and a half times the ratio of FLOPs: cores are
-shared, a short prompt fills them less well than a long one, and attention takes its own kernels.
+simulated clock is driven by the same cost model, and a wrong count of tokens, steps or hits would show. On a real model the
+ratios cold/warm and unrelated/warm are judged in a wide range that follows from the model and the lengths alone. It begins
+at what is left of the ratio of FLOPs by a start of 0.05 s a request, slow memory and a fast processor (3 TFLOP/s a CPU,
+1 PFLOP/s a GPU) that the few tokens of the rest fill half as well; it ends at three times the ratio of FLOPs, since cores are
+shared. Where less than 1.2 is left, as of a small model on a fast GPU, the ratios are shown and not judged.
 With arrivals (sim): prefills of s seconds saturate the GPU at 1/s requests a second; above that the queue grows with every
-request. Percentiles are predicted from the arrival times, for one server that takes requests in turn.
+request. Percentiles are predicted exactly, from the arrival times and what each step costs, for one server whose steps
+serve all who wait, in turn, up to its budget.
 
 How to read it. The tables give hits and time by cached and new tokens; then cold, warm, the warm prompt again (only its
 last block or token is computed: what is left is fixed cost), and an unrelated prompt of the same length, sent when all was
-warmed up: were it as fast as a warm one, the cache would not be the reason. R² says how much of the spread the FLOPs explain.
+warmed up: were it as fast as a warm one, the cache would not be the reason. A line through times over the FLOPs of what was
+not found gives the fixed cost and the FLOP/s of this machine; R² says how much of the spread the FLOPs explain, and is not
+predicted. On a real model the radix cache runs with its first page size; `--full`, and the simulated target, run all.
 FLOPs are counted for all P parameters, though the output head, a part of P, computes only the last token: what the machine
 really does is somewhat less. Arrivals: compare a rate with and without the cache.
 
@@ -25,28 +29,29 @@ Sources: labs/theory.py, engine/cost_model.py (Kaplan et al. 2020; Williams et a
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 from typing import Iterator, Sequence
 
-from engine.errors import ConfigError
 from engine.model_shape import ModelShape
 from labs import theory
-from labs.scenarios.arrival_series import ArrivalSeries
 from labs.caches import Cache, caches
 from labs.chart import Chart, ChartSeries, times_of
 from labs.field_check import check_numbers
+from labs.length_check import check_length
 from labs.line_fit import LineFit
-from labs.scenarios.prefill_series import Arm, PromptSource, is_arithmetic, ratio_law, saved_law, time_law
+from labs.measure import Spread, sim_times_note
+from labs.outcome import outcome_line
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.scenarios.arrival_series import ArrivalSeries
+from labs.scenarios.prefill_series import Arm, PromptSource, is_arithmetic, ratio_law, saved_law, time_law
 from labs.series import prove_cold
 from labs.target_shape import shape_of
 from labs.targets.base import Completion, Target
-from labs.workload import SharedPrefixWorkload, TokenIds
+from labs.workload import SharedPrefixWorkload
 
-SIM_NOTE = "on sim the times check the accounting, not physics: the clock is driven by the cost model"
+CLOSE_FIT = 0.9  # R² from which on times may be said to follow the FLOPs
 SAME_LENGTH = ("cold", "warm", "repeat", "unrelated")
-RATIO_ROW = "cold / warm"
+UNSEEN = "what a hit saves of so short a prompt may be less than times differ by on a fast machine"
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class Config:
     arrival_rates: tuple[float, ...] = (10.0, 20.0, 40.0)  # requests a second; sim only
     num_arrivals: int = 100  # at each rate
     block_size: int = 16  # of the hash cache
-    page_sizes: tuple[int, ...] = (1,)  # of the radix caches
+    page_sizes: tuple[int, ...] = (1, 16)  # of the radix caches
+    full: bool = False  # every page size on a real model too
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -83,15 +89,18 @@ class CacheRun:
     peak_flops_per_s: float | None  # of the simulated GPU
     cold: bool
 
-    def times(self, row: str) -> tuple[float, ...]:
-        return next(tuple(one.samples) for one in self.measurements if (one.row, one.name) == (row, "ttft"))
+    def one(self, row: str, name: str) -> Measurement:
+        return next(one for one in self.measurements if (one.row, one.name) == (row, name))
+
+    def value(self, row: str, name: str) -> float:
+        return self.one(row, name).value
 
 
 def run(session: LabSession, config: Config) -> LabReport:
     """Each cache alone; then, on sim, arrivals with and without the first."""
     shape, workload = _prepare(session, config)
-    tested = caches(config.block_size, config.page_sizes)
     is_sim = session.open_target.kind == "sim"
+    tested = caches(config.block_size, config.page_sizes if is_sim or config.full else config.page_sizes[:1])
     per_cache = 2 + _num_trials(session, config) * (len(config.cached_tokens) * len(config.suffix_tokens) + 4)
     num_series = 2 * (len(config.arrival_rates) + 1) if is_sim else 0
     session.expect(per_cache * len(tested) + num_series * config.num_arrivals)
@@ -106,12 +115,12 @@ def run(session: LabSession, config: Config) -> LabReport:
         cold = cold and started_cold
         findings.append(_arrival_finding(config, arrivals))
         charts.append(_arrival_chart(arrivals))
-    charts.append(times_of(f"The same length, {runs[0].cache.title}", {row: runs[0].times(row) for row in SAME_LENGTH}))
+    charts.append(times_of(f"The same length, {runs[0].cache.title}", {row: runs[0].one(row, "ttft").samples for row in SAME_LENGTH}))
     return LabReport(
         tuple(measurements),
         "cold" if cold else "uncontrolled",
         tuple(findings),
-        _conclusion(measurements, is_sim),
+        _conclusion(measurements, [run_.line for run_ in runs if run_.line is not None], is_sim),
         {"workload": workload.digest, "model": {"num_parameters": shape.num_parameters, "source": shape.source}},
         tuple(charts),
     )
@@ -122,10 +131,10 @@ def _prepare(session: LabSession, config: Config) -> tuple[ModelShape, SharedPre
     probe = session.open_target(num_gpu_blocks=2)
     shape, vocab_size, max_model_len = shape_of(probe), probe.info.vocab_size, probe.info.max_model_len
     probe.close()
-    longest = config.shared_tokens + config.longest_suffix + 1  # a token is generated
-    if longest > max_model_len:
-        most = max_model_len - config.longest_suffix - 1
-        raise ConfigError("shared_tokens", config.shared_tokens, f"at most {most} with this model and these lengths behind it")
+    suffixes = {"user_tokens": config.user_tokens, "suffix_tokens": max(config.suffix_tokens)}
+    longest = max(suffixes, key=suffixes.__getitem__)
+    # A token is generated.
+    check_length(config, max_model_len - 1, **{"shared_tokens": config.shared_tokens, longest: suffixes[longest]})
     num_trials = _num_trials(session, config)
     num_fitted = num_trials * len(config.cached_tokens) * len(config.suffix_tokens)
     # One more than are sent: a tail that would lengthen its match is passed over.
@@ -159,7 +168,7 @@ def _run_cache(session: LabSession, config: Config, cache: Cache, shape: ModelSh
                 done = [_send(session, target, cache, arm, source) for _ in range(num_trials)]
                 found += _measure(session, target, cache, shape, arm, done)
         line = _fit(target, found)
-        parts, started_cold = _cold_and_warm(session, config, target, cache, shape, source, line)
+        parts, started_cold = _cold_and_warm(session, config, target, cache, shape, source)
         found += parts
         peak = target.engine.runner.gpu.peak_flops_per_s if target.info.kind == "sim" else None
     finally:
@@ -179,14 +188,13 @@ def _cold_and_warm(
     cache: Cache,
     shape: ModelShape,
     source: PromptSource,
-    line: LineFit | None,
 ) -> tuple[list[Measurement], bool]:
     """A cold prompt, one that shares its start, it again, and an unrelated one; each trial from a proven cold cache."""
     sizes = (config.shared_tokens, config.user_tokens)
     warm = Arm("warm", *sizes)
     repeat, unrelated = Arm("repeat", *sizes, is_repeat=True), Arm("unrelated", *sizes, is_unrelated=True)
     arms = (Arm("cold", *sizes, is_first=True), warm, repeat, unrelated)
-    laws = ratio_law(target, shape, cache.unit, warm, line), saved_law(target, shape, cache.unit, warm)
+    of_ratio, of_saved = ratio_law(target, shape, cache.unit, warm), saved_law(target, shape, cache.unit, warm)
     done: dict[str, list[Completion]] = {arm.row: [] for arm in arms}
     cold = True
     for _ in range(_num_trials(session, config)):
@@ -194,13 +202,16 @@ def _cold_and_warm(
         for arm in arms:
             done[arm.row].append(_send(session, target, cache, arm, source))
     found = [one for arm in arms for one in _measure(session, target, cache, shape, arm, done[arm.row])]
-    pairs = [(first.ttft_s, second.ttft_s) for first, second in zip(done["cold"], done["warm"])]
-    values = tuple(one / other for one, other in pairs), tuple(one - other for one, other in pairs)
-    note = SIM_NOTE if laws[1] else ""
-    both = [
-        Measurement(name, unit, samples, cache.title, RATIO_ROW, law, note=note, key=True)
-        for name, unit, samples, law in zip(("ratio", "saved"), ("ratio", "s"), values, laws)
-    ]
+    times = {row: [completion.ttft_s for completion in completions] for row, completions in done.items()}
+    note = sim_times_note(target.info.kind) or ("" if of_ratio else "not judged: " + UNSEEN)
+    both: list[Measurement] = []
+    for row in (arms[0].row, unrelated.row):
+        ratios = tuple(one / other for one, other in zip(times[row], times[warm.row]))
+        is_key = row == arms[0].row
+        both.append(Measurement("ratio", "ratio", ratios, cache.title, f"{row} / warm", of_ratio, note=note, key=is_key))
+        if is_key:
+            saved = tuple(one - other for one, other in zip(times[row], times[warm.row]))
+            both.append(Measurement("saved", "s", saved, cache.title, f"{row} / warm", of_saved, note=note, key=True))
     session.record(*both)
     return [*found, *both], cold
 
@@ -217,14 +228,15 @@ def _measure(
     """Hits and times of an arm. Its requests tell what they found; on sim, the times must be those of the cost model."""
     law = Prediction(*theory.predict(theory.reuse, arm.match_tokens, arm.prompt_tokens, cache.unit))
     num_hits = arm.num_hits(cache.unit)
-    flops = theory.prefill_flops(shape, num_hits, arm.prompt_tokens)
+    cached = tuple(completion.num_cached_tokens or 0 for completion in done)
+    # Of what was found, not of what should be: a line through predicted FLOPs would fit a cache that finds nothing.
+    flops = [theory.prefill_flops(shape, min(found, arm.prompt_tokens - 1), arm.prompt_tokens) for found in cached]
     params = {"uncached_tokens": arm.prompt_tokens - num_hits, "cached_tokens": num_hits, "flops": flops}
-    cached = tuple(completion.num_cached_tokens for completion in done)
     times = tuple(completion.ttft_s for completion in done)
     of_time = time_law(target, shape, num_hits, arm.prompt_tokens)
     found = [
         Measurement("hits", "tokens", cached, cache.title, arm.row, law, params),
-        Measurement("ttft", "s", times, cache.title, arm.row, of_time, params, SIM_NOTE if of_time else ""),
+        Measurement("ttft", "s", times, cache.title, arm.row, of_time, params, sim_times_note(target.info.kind)),
     ]
     session.record(*found)
     return found
@@ -234,9 +246,10 @@ def _fit(target: Target, found: Sequence[Measurement]) -> LineFit | None:
     """The line through times over FLOPs; on sim without prompts that reading decides, as the cost model itself says."""
     points: list[tuple[int, float]] = []
     for one in found:
-        flops, num_tokens = one.params["flops"], one.params["uncached_tokens"]
-        if one.name == "ttft" and (one.predicted is None or is_arithmetic(target, flops, num_tokens, one.predicted.value)):
-            points += [(flops, seconds) for seconds in one.samples]
+        num_tokens = one.params["uncached_tokens"]
+        for flops, seconds in zip(one.params["flops"], one.samples) if one.name == "ttft" else ():
+            if one.predicted is None or is_arithmetic(target, flops, num_tokens, one.predicted.value):
+                points.append((flops, seconds))
     xs, ys = [flops for flops, _ in points], [seconds for _, seconds in points]
     return LineFit.of(xs, ys) if len(set(xs)) > 1 else None
 
@@ -268,25 +281,33 @@ def _run_arrivals(
 def _findings(run_: CacheRun, config: Config, shape: ModelShape) -> Iterator[str]:
     title = run_.cache.title
     length = config.shared_tokens + config.user_tokens
-    num_hits = Arm("warm", config.shared_tokens, config.user_tokens).num_hits(run_.cache.unit)
-    cold, warm, unrelated = (statistics.median(run_.times(row)) for row in ("cold", "warm", "unrelated"))
-    by_time, saved = (next(one.value for one in run_.measurements if one.name == name) for name in ("ratio", "saved"))
-    by_flops = theory.cold_over_warm(shape, num_hits, length)
+    num_hits = int(run_.value("warm", "hits"))
+    by_flops = theory.cold_over_warm(shape, min(num_hits, length - 1), length)
+    ratios = {row: run_.one(f"{row} / warm", "ratio") for row in ("cold", "unrelated")}
     yield (
-        f"{title}: cold over warm {by_time:.4g} by time, {by_flops:.2f} by FLOPs ({num_hits:,} of {length:,} tokens cached, "
-        f"{shape.name}); {_seconds(saved)} saved; an unrelated prompt took {unrelated / warm:.4g} times a warm one"
+        f"{title}: cold over warm {_with_spread(ratios['cold'])} by time, {by_flops:.2f} by FLOPs ({num_hits:,} of {length:,} "
+        f"tokens cached, {shape.name}); {_seconds(run_.value('cold / warm', 'saved'))} saved; an unrelated prompt took "
+        f"{_with_spread(ratios['unrelated'])} times a warm one"
     )
     if run_.line is None:
         yield f"{title}: no line: fewer than two of the fitted prompts are decided by arithmetic; take longer suffix_tokens"
         return
     line = run_.line
     rate = _flops_per_s(1 / line.slope) if line.slope > 0 else "no rate: it falls"
-    achieved = theory.prefill_flops(shape, 0, length) / cold
+    achieved = run_.one("cold", "ttft").params["flops"][0] / run_.value("cold", "ttft")
     share = f", {achieved / run_.peak_flops_per_s:.3f} of the GPU's peak (MFU)" if run_.peak_flops_per_s else ""
     yield (
         f"{title}: the line through time over FLOPs has R² = {line.r_squared:.4f}, {rate}, and "
         f"{_seconds(line.intercept)} of fixed cost a request; a whole cold prompt achieved {_flops_per_s(achieved)}{share}"
     )
+
+
+def _with_spread(ratio: Measurement) -> str:
+    """"5.34 [5.19–5.83, 2 trials]"; a simulated clock has no spread."""
+    if len(ratio.samples) == 1:
+        return f"{ratio.value:.4g}"
+    spread = Spread.of(ratio.samples)
+    return f"{spread.median:.4g} [{spread.minimum:.4g}–{spread.maximum:.4g}, {spread.count} trials]"
 
 
 def _seconds(value: float) -> str:
@@ -312,26 +333,40 @@ def _arrival_finding(config: Config, arrivals: Sequence[Measurement]) -> str:
     }
     return (
         f"{text}; at {above[0]:g}/s, above the first, the median request of {config.num_arrivals} waits "
-        f"{_seconds(p50['no cache'])} and longer with every further one; cached, {_seconds(p50['cached'])}"
+        f"{_seconds(p50['no cache'])}; cached, {_seconds(p50['cached'])}"
     )
 
 
-def _conclusion(measurements: Sequence[Measurement], is_sim: bool) -> str:
-    missed = [f"{one.group}, {one.row}, {one.name}" for one in measurements if one.agrees is False]
-    outcome = "Every prediction is met." if not missed else f"NOT as predicted: {'; '.join(missed)}."
+def _conclusion(measurements: Sequence[Measurement], lines: Sequence[LineFit], is_sim: bool) -> str:
     meaning = (
         "On sim this says that tokens, steps and hits are accounted for as the cost model says, not that a GPU is as fast. What "
         "matters most under load: an engine that computes shared tokens anew is full at a fraction of the rate, and above it the "
-        "queue, not the prefill, is what users wait for."
+        "queue, which grows with every request, is what users wait for."
         if is_sim
-        else "Time follows the FLOPs of what was computed, plus a fixed cost: short prompts gain less than the ratio says. What "
-        "that means under load, `--target sim` shows with requests that arrive at random."
+        else f"{_fit_text(lines)} What that means under load, `--target sim` shows with requests that arrive at random."
     )
     return (
-        f"{outcome} A hit saves the FLOPs of the cached tokens, whatever is asked behind them; the longer the shared part beside "
-        f"the question, the larger the ratio. {meaning} In production: compare requests a second with the rate at which prefills "
+        f"{outcome_line(measurements, 'Every prediction is met.')} A hit saves the FLOPs of the cached tokens, whatever is asked "
+        "behind them; the longer the shared part beside the question, the larger the ratio. "
+        f"{meaning} In production: compare requests a second with the rate at which prefills "
         "alone fill the GPU, hit rate included, before adding machines; and expect the first requests after a cache is lost to "
         "meet that rate without it."
+    )
+
+
+def _fit_text(lines: Sequence[LineFit]) -> str:
+    """Whether times followed the FLOPs, by the fitted lines."""
+    shown = ", ".join(f"{line.r_squared:.2f}" for line in lines)
+    if not lines:
+        return "There were too few prompts to say whether time follows the FLOPs."
+    if all(line.r_squared >= CLOSE_FIT and line.slope > 0 for line in lines):
+        return (
+            f"Time followed the FLOPs of what was computed (R² = {shown}), plus a fixed cost: short prompts gain less than the "
+            "ratio says."
+        )
+    return (
+        f"Time did NOT follow the FLOPs closely here (R² = {shown}): something else was at work, such as other programs on the "
+        "same cores; read no fixed cost and no rate from these lines, and take more trials."
     )
 
 
@@ -345,9 +380,9 @@ def _time_chart(run_: CacheRun) -> Chart:
     if run_.line is not None:
         least = min(one.params["cached_tokens"] for one in fitted)
         alike = [one.params for one in fitted if one.params["cached_tokens"] == least]
-        points = sorted((params["uncached_tokens"], run_.line.at(params["flops"])) for params in alike)
+        points = sorted((params["uncached_tokens"], run_.line.at(params["flops"][0])) for params in alike)
         series.append(ChartSeries(f"line fitted to FLOPs, {least:,} cached", points=tuple(points)))
-    title = f"Time follows what is computed, {run_.cache.title}"
+    title = f"Time by what is computed, {run_.cache.title}"
     return Chart("lines", title, tuple(series), "s", "uncached tokens", "time to first token")
 
 
@@ -369,5 +404,6 @@ LAB = Lab(
         shared_tokens=240, user_tokens=24, cached_tokens=(0, 128), suffix_tokens=(32, 192),
         arrival_rates=(20.0, 200.0), num_arrivals=20,
     ),
+    full=Config(full=True),
     run=run,
 )  # fmt: skip

@@ -112,6 +112,13 @@ def auc(positives: Sequence[float], negatives: Sequence[float]) -> float:
     return wins / (len(positives) * len(negatives))
 
 
+def sim_times_note(target_kind: str) -> str:
+    """What to think of times measured on a target of that kind; empty for real ones."""
+    if target_kind != "sim":
+        return ""
+    return "on sim the times check the accounting, not physics: the clock is driven by the cost model"
+
+
 def time_repeats(
     run: Callable[[], object],
     num_samples: int,

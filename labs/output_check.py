@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-from labs.protocol import LabSession
+from labs import theory
+from labs.protocol import LabSession, Prediction
 from labs.series import prove_cold
 from labs.targets.base import Completion, Target
 
@@ -66,6 +67,11 @@ def compare_cold_and_warm(
         completions.append(target.complete(prompt, max_tokens=num_tokens, logprob_gaps=True))
         session.progress(f"{title}: greedy output {label}")
     return check_outputs(*completions), cold
+
+
+def output_law(target_kind: str, cause: str = "the cache") -> Prediction | None:
+    """That no output differs; None on the simulated target, whose tokens do not depend on K/V: there it cannot fail."""
+    return None if target_kind == "sim" else Prediction(*theory.predict(theory.differing_outputs, cause))
 
 
 def num_unexplained(check: OutputCheck, dtype: str, proof: OutputCheck | None) -> int:

@@ -19,6 +19,7 @@ One file of labs/laws for each kind of law:
     lookups          what a lookup looks at, and what it leaves
     small_pools      eviction and preemption
     invalidation     what empties the cache
+    outputs          what a model answers, whatever a cache does
     guesses          what a neighbour can learn
     cost             FLOPs, seconds, saturation
     capacity         the K/V pool
@@ -41,12 +42,14 @@ from labs.laws.capacity import (
 )
 from labs.laws.collisions import blocks_at_chance, collision_probability, naming_seconds
 from labs.laws.cost import (
+    StepCost,
     achieved_flops_per_s,
+    batched_ttfts,
     cold_over_warm,
+    least_cold_over_warm,
     prefill_flops,
     prefill_load,
     prefill_seconds,
-    queueing_ttfts,
     redundant_flops_per_s,
     redundant_share,
     saturating_requests_per_s,
@@ -84,6 +87,7 @@ from labs.laws.matches import (
     rounding_loss,
     unnamed_tail,
 )
+from labs.laws.outputs import differing_outputs
 from labs.laws.prompt_ids import common_prefix, control_hits, fitting_units, longest_match, path_nodes
 from labs.laws.request_series import (
     concurrent_repeat_hits,
@@ -103,12 +107,16 @@ from labs.laws.small_pools import (
     computed_twice,
     failed_admissions,
     hits_in_turn,
+    of_preempted,
     outputs_before_preemption,
+    outputs_of_newer,
+    preemptions_of_newer,
     resumed_hits_tails_first,
     resumed_hits_whole_leaf,
     resumed_queries,
     turn_hits_tails_first,
     turn_hits_whole_prompts,
+    unaccounted_tokens,
 )
 
 __all__ = [
@@ -121,9 +129,10 @@ __all__ = [
     "unique_append_hits", "unique_prepend_hits", "duplicate_blocks", "hash_probes", "tree_probes", "computed_twice",
     "failed_admissions", "hits_in_turn", "outputs_before_preemption", "resumed_hits_tails_first",
     "resumed_hits_whole_leaf", "resumed_queries", "turn_hits_tails_first", "turn_hits_whole_prompts",
-    "fewest_wrong_outputs", "resets_accepted", "chance_auc_spread", "guess_auc", "guesses_to_extend",
-    "single_token_guesses", "tokens_guessed_singly", "achieved_flops_per_s", "cold_over_warm", "prefill_flops",
-    "prefill_load", "prefill_seconds", "queueing_ttfts", "redundant_flops_per_s", "redundant_share",
+    "differing_outputs", "fewest_wrong_outputs", "resets_accepted", "chance_auc_spread", "guess_auc", "guesses_to_extend",
+    "single_token_guesses", "tokens_guessed_singly", "StepCost", "achieved_flops_per_s", "batched_ttfts", "cold_over_warm",
+    "least_cold_over_warm", "of_preempted", "outputs_of_newer", "preemptions_of_newer", "unaccounted_tokens", "prefill_flops",
+    "prefill_load", "prefill_seconds", "redundant_flops_per_s", "redundant_share",
     "saturating_requests_per_s", "saved_seconds", "simulated_ttft", "weight_read_seconds", "concurrent_requests",
     "key_bytes", "kv_bytes_per_token", "pool_blocks", "pool_bytes", "pool_tokens", "usable_blocks",
     "blocks_at_chance", "collision_probability", "naming_seconds",

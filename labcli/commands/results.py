@@ -9,6 +9,7 @@ labcli results report                          report.html: one page that needs 
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional, Sequence, TextIO
@@ -19,12 +20,23 @@ from labcli.command_group import CommandGroup
 
 
 class _ResultsGroup(CommandGroup):
-    """Lists the records where no other command is named."""
+    """Lists the records where no other command is named; a command may also stand behind its options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if not args or (args[0].startswith("-") and args[0] != "--help"):
-            args = ["list", *args]
+            at = self._first_word(args)
+            named = at < len(args) and args[at] in self.commands
+            args = [args[at], *args[:at], *args[at + 1 :]] if named else ["list", *args]
         return super().parse_args(ctx, args)
+
+    def _first_word(self, args: list[str]) -> int:
+        """The place of the first argument that is neither an option nor an option's value."""
+        options = [one for command in self.commands.values() for one in command.params if getattr(one, "is_flag", False)]
+        flags = {"--help"}.union(*((*one.opts, *one.secondary_opts) for one in options))
+        at = 0
+        while at < len(args) and args[at].startswith("-"):
+            at += 1 if "=" in args[at] or args[at] in flags else 2
+        return at
 
 
 results = typer.Typer(cls=_ResultsGroup, rich_markup_mode=None, help="List, show, compare, export and report what was kept.")
@@ -79,7 +91,7 @@ def show_record(
     charts: Annotated[bool, typer.Option("--charts/--no-charts", help="Whether charts follow the report.")] = True,
     results_dir: _Folder = "results",
 ) -> None:
-    """Show a record as its run did, and its charts."""
+    """Show a record as its run did, with its charts."""
     from labcli.record_lookup import lookup_record
     from labcli.results_store import ResultsStore
 
@@ -104,7 +116,10 @@ def compare(
     json_: _Json = False,
     results_dir: _Folder = "results",
 ) -> None:
-    """Say what changed between two runs of a lab, and whether their counts and times did."""
+    """Say what changed between two runs of a lab.
+
+    Configuration, code, environment and workload first, then whether the counts and times did.
+    """
     from labcli.record_comparison import compare_records
     from labcli.record_lookup import lookup_record
     from labcli.render.record_comparison import print_comparison, write_comparison_json
@@ -125,31 +140,26 @@ def export(
     lab: _Lab = None,
     results_dir: _Folder = "results",
 ) -> None:
-    """Write every sample of the records, for spreadsheets and data frames."""
+    """Write every sample as CSV, for data frames."""
     from labcli.fault import UsageFault
     from labcli.render.record_csv import records_csv
+    from labcli.utf8_output import write_utf8
     from labcli.whole_file import new_file, replace_file
 
     if not csv:
         raise UsageFault("no format", "--csv")
-    if output is not None:
-        _check_output(Path(output))
-        if Path(output).exists() and not force:
-            raise UsageFault(f"{output} exists", "another --output, or --force to replace it")
+    path = None if output is None else _output_path(output)
+    if path is not None and path.exists() and not force:
+        raise UsageFault(f"{output} exists", "another --output, or --force to replace it")
     stored = _chosen(results_dir, lab, records or (), latest_only=False)
-    if not stored:
-        return _say_none(results_dir, lab, sys.stderr)
     text = records_csv(stored)
-    if output is None:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
-        sys.stdout.buffer.flush()
-        return
+    if path is None:
+        return write_utf8(text)
     try:
-        (replace_file if force else new_file)(Path(output), text)
+        (replace_file if force else new_file)(path, text)
     except FileExistsError:  # another process was faster
         raise UsageFault(f"{output} exists", "another --output, or --force to replace it") from None
-    print(f"{len(stored):,} record{'' if len(stored) == 1 else 's'} in {output}")
+    _say_written(stored, output, "")
 
 
 @results.command("report")
@@ -161,19 +171,20 @@ def report(
     lab: _Lab = None,
     results_dir: _Folder = "results",
 ) -> None:
-    """Write one HTML page with charts, laws, findings and conditions, that needs no other file."""
+    """Write one HTML page that needs no other file.
+
+    Of each record: charts, laws, findings, conditions and all measurements.
+    """
     from labcli.render.report_html import build_report
     from labcli.run_identity import utc_now
     from labcli.whole_file import replace_file
 
-    _check_replaceable(Path(output))
+    path = _output_path(output)
+    _check_replaceable(path, output)
     stored = _chosen(results_dir, lab, records or (), latest_only=True)
-    if not stored:
-        return _say_none(results_dir, lab, sys.stdout)
     text = build_report(stored, utc_now())
-    replace_file(Path(output), text)
-    size = len(text.encode("utf-8", errors="replace"))
-    print(f"{len(stored):,} record{'' if len(stored) == 1 else 's'} in {output} ({size / 1000:,.0f} kB)")
+    replace_file(path, text)
+    _say_written(stored, output, f" ({len(text.encode('utf-8', errors='replace')) / 1000:,.0f} kB)")
 
 
 def _find(results_dir: str, lab: str | None) -> tuple[Any, list[Path]]:
@@ -189,7 +200,17 @@ def _find(results_dir: str, lab: str | None) -> tuple[Any, list[Path]]:
 
 
 def _chosen(results_dir: str, lab: str | None, names: Sequence[str], *, latest_only: bool) -> list[Any]:
-    """The records named; without names all of a lab's or of all labs, or the latest of each."""
+    """The records named; without names all of a lab's or of all labs, or the latest of each. Raises UsageFault for none."""
+    from labcli.fault import UsageFault
+
+    found = _records(results_dir, lab, names, latest_only=latest_only)
+    if not found:
+        of = "" if lab is None else f" of {lab}"
+        raise UsageFault(f"no records{of} in {results_dir}, so nothing was written", "a --results-dir that labcli run-lab filled")
+    return found
+
+
+def _records(results_dir: str, lab: str | None, names: Sequence[str], *, latest_only: bool) -> list[Any]:
     from labcli.fault import UsageFault
     from labcli.record_lookup import lookup_record
 
@@ -211,30 +232,47 @@ def _bench_last(label: str) -> tuple[bool, str]:
     return not label[:1].isdecimal(), label
 
 
-def _check_output(path: Path) -> None:
+def _output_path(output: str) -> Path:
+    """The file to write: what a link points to, not the link. Raises UsageFault for what is no file and cannot become one."""
     from labcli.fault import UsageFault
 
+    if not output.strip():
+        raise UsageFault(f"--output is {output!r}", "a file in a folder that exists")
+    path = Path(output)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UsageFault(f"--output is {output}, which is no regular file", "a file in a folder that exists")
+    path = Path(os.path.realpath(path))
     if path.is_dir() or not path.parent.is_dir():
-        raise UsageFault(f"--output is {path}", "a file in a folder that exists")
+        raise UsageFault(f"--output is {output}", "a file in a folder that exists")
+    return path
 
 
-def _check_replaceable(path: Path) -> None:
+def _check_replaceable(path: Path, output: str) -> None:
     """A page of ours may be replaced; anything else that has its name is somebody's."""
     from labcli.fault import UsageFault
     from labcli.render.report_html import MARKER
 
-    _check_output(path)
     if path.exists():
         with open(path, "rb") as file:
             if MARKER.encode() not in file.read(200):
-                raise UsageFault(f"{path} is no report of labcli and would be lost", "--output with another name")
+                raise UsageFault(f"{output} is no report of labcli and would be lost", "--output with another name")
 
 
 def _say_damaged(path: Path, reason: str) -> None:
-    print(f"labcli: {path} is left out: {' '.join(reason.split())}", file=sys.stderr)
+    from labcli.printable import printable
+
+    print(printable(f"labcli: {path} is left out: {' '.join(reason.split())}"), file=sys.stderr)
+
+
+def _say_written(stored: Sequence[Any], output: str, size: str) -> None:
+    from labcli.printable import printable
+
+    print(printable(f"{len(stored):,} record{'' if len(stored) == 1 else 's'} in {output}{size}"))
 
 
 def _say_none(results_dir: str, lab: str | None, stream: TextIO) -> None:
+    from labcli.printable import printable
+
     of = "" if lab is None else f" of {lab}"
     example = "04" if lab is None or not lab.strip().isdecimal() else lab
-    print(f"no records{of} in {results_dir} yet; labcli run-lab {example} makes one", file=stream)
+    print(printable(f"no records{of} in {results_dir} yet; labcli run-lab {example} makes one"), file=stream)

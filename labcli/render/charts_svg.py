@@ -39,11 +39,10 @@ def chart_figure(chart: Chart, number: int) -> str:
     body, height = _DRAW[chart.kind](chart)
     legend = "".join(f"<li>{sample}{clean(words)}</li>" for sample, words in _legend(chart))
     return (
-        f"<figure><figcaption>{clean(chart.title)}</figcaption>"
+        f'<figure><figcaption id="t{number}">{clean(chart.title)}</figcaption>'
         + (f'<ul class="legend">{legend}</ul>' if legend else "")
         + f'<div class="plot"><svg role="img" aria-labelledby="t{number} d{number}" class="chart" '
-        f'width="100%" height="{height:g}">'
-        f'<title id="t{number}">{clean(chart.title)}</title><desc id="d{number}">{clean(describe_chart(chart))}</desc>'
+        f'height="{height:g}"><desc id="d{number}">{clean(describe_chart(chart))}</desc>'
         f"{body}</svg></div></figure>\n"
     )
 
@@ -72,7 +71,7 @@ def _sample(inside: str, width: int = 18) -> str:
 
 
 def _swatch(css: str, letter: str = "") -> str:
-    told = f'<text x="50%" y="11" text-anchor="middle" class="on-{css.removeprefix("cell ")}">{letter}</text>' if letter else ""
+    told = f'<text x="50%" y="11" class="on-{css.removeprefix("cell ")}">{letter}</text>' if letter else ""
     return _sample(f'<rect x="1" y="1" width="16" height="12" class="{css}"/>{told}')
 
 

@@ -21,6 +21,7 @@ from labcli.render.quantity import format_seconds, format_value
 from labcli.render.svg.bars import is_predicted_and_measured
 from labcli.render.svg.lines import in_readable_units, is_prediction
 from labcli.render.svg.scale import Scale, full_scale, short_number
+from labcli.render.trimmed import Trimmed
 from labs.chart import BLOCK_STATES, Chart, ChartSeries
 
 COLORS = ("blue", "yellow", "green", "magenta", "cyan", "red")
@@ -33,7 +34,7 @@ _STATE_STYLES = {".": "dim", "a": "black on yellow", "A": "bold white on blue", 
 
 def print_chart(chart: Chart, console: Console) -> None:
     """Title, picture, and the words that say how to read it."""
-    console.print(Text(chart.title, style="bold"))
+    console.print(Trimmed(Text(chart.title, style="bold")))
     draw = {"bars": _bars, "times": _times, "lines": _lines, "block_map": _block_map}[chart.kind]
     draw(chart, console)
 
@@ -64,9 +65,9 @@ def _bars(chart: Chart, console: Console) -> None:
             place = min(width - 1, int(scale.place(predicted) * width))
             bar = bar[:place] + "│" + bar[place + 1 :]
         table.add_row(Text(label), Text(bar, style=color), Text(words))
-    console.print(Padding(table, (0, 0, 0, 2)))
+    console.print(Trimmed(Padding(table, (0, 0, 0, 2))))
     how = f"{value_title(chart)}; │ is where the bar was predicted to end" if paired else value_title(chart)
-    console.print(Padding(Text(how, style="dim"), (0, 0, 0, 2)))
+    console.print(Trimmed(Padding(Text(how, style="dim"), (0, 0, 0, 2))))
 
 
 def _bar(scale: Scale, value: float, width: int, ascii_only: bool) -> str:
@@ -108,11 +109,10 @@ def _times(chart: Chart, console: Console) -> None:
         )
         at = min(width - 1, int(scale.place(statistics.median(values)) * width))
         table.add_row(Text(label), Text(strip[:at] + "┃" + strip[at + 1 :], style=COLORS[number % 6]), Text(told))
-    console.print(Padding(table, (0, 0, 0, 2)))
+    console.print(Trimmed(Padding(table, (0, 0, 0, 2))))
     ends = f"from {format_seconds([scale.low])} to {format_seconds([scale.high])}{', logarithmic' if scale.is_log else ''}"
-    console.print(
-        Padding(Text(f"{ends}; ┃ median, · few to ● many samples; median [least–most] (samples)", style="dim"), (0, 0, 0, 2))
-    )
+    how = Text(f"{ends}; ┃ median, · few to ● many samples; median [least–most] (samples)", style="dim")
+    console.print(Trimmed(Padding(how, (0, 0, 0, 2))))
 
 
 def _lines(chart: Chart, console: Console) -> None:
@@ -127,7 +127,7 @@ def _lines(chart: Chart, console: Console) -> None:
     cells: dict[tuple[int, int], tuple[str, str]] = {}
     for number, series in enumerate(chart.series):
         _draw_line(series, number, cells, width, x_scale, y_scale)
-    console.print(Padding(Text(y_title, style="dim"), (0, 0, 0, 2)))
+    console.print(Trimmed(Padding(Text(y_title, style="dim"), (0, 0, 0, 2))))
     for row in range(PLOT_ROWS):
         line = Text(f"  {labels.get(row, ''):>{left}} ┤" if row in labels else f"  {'':>{left}} │", style="dim")
         for column in range(width):
@@ -146,7 +146,7 @@ def _lines(chart: Chart, console: Console) -> None:
     if any(mark == "&" for mark, _ in cells.values()):
         entries.append(Text("& several", style="dim"))
     fits = sum(entry.cell_len + 3 for entry in entries) <= console.width
-    console.print(Padding(Text("   " if fits else "\n").join(entries), (0, 0, 0, 2)))
+    console.print(Trimmed(Padding(Text("   " if fits else "\n").join(entries), (0, 0, 0, 2))))
 
 
 def _draw_line(
@@ -174,7 +174,7 @@ def _block_map(chart: Chart, console: Console) -> None:
     width = min(console.width, MOST_WIDTH)
     for series in chart.series:
         if len(chart.series) > 1:
-            console.print(Padding(Text(series.name), (0, 0, 0, 2)))
+            console.print(Trimmed(Padding(Text(series.name), (0, 0, 0, 2))))
         labels = series.rows or tuple(str(number) for number in range(1, len(series.cells) + 1))
         label_width = min(max(map(len, labels), default=0), width // 3)
         room = max(10, width - label_width - 6)
@@ -184,11 +184,11 @@ def _block_map(chart: Chart, console: Console) -> None:
         for label, cells in zip(labels, series.cells):
             lines = [cells[start : start + room] for start in range(0, len(cells), room)] or [""]
             table.add_row(Text(label), Text("\n").join(map(_letters, lines)))
-        console.print(Padding(table, (0, 0, 0, 2)))
+        console.print(Trimmed(Padding(table, (0, 0, 0, 2))))
     used = {letter for series in chart.series for cells in series.cells for letter in cells}
     legend = "; ".join(f"{letter} {words}" for letter, words in BLOCK_STATES.items() if letter in used)
     down = f"downwards: {chart.x_label}; " if chart.x_label else ""
-    console.print(Padding(Text(f"{down}{legend}", style="dim"), (0, 0, 0, 2)))
+    console.print(Trimmed(Padding(Text(f"{down}{legend}", style="dim"), (0, 0, 0, 2))))
 
 
 def _letters(cells: str) -> Text:

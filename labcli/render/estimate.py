@@ -1,20 +1,22 @@
-"""An estimate as people read it, in 80 columns, with or without the laws behind it; or as JSON."""
+"""An estimate as people read it, folded to the terminal, with or without the laws behind it; or as JSON."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import textwrap
 
+from labcli.render.visible_text import visible, visible_json
 from labs.estimates.estimate import Estimate
 
-WIDTH = 80
-_NUMBER = re.compile(r"[-+0-9.,e]+( of [-+0-9.,e]+)?")
+_LEAST_WIDTH, _MOST_WIDTH = 40, 100  # columns: narrower breaks words, wider tires eyes
+_NUMBER = re.compile(r"[-+<>0-9.,e]+( of [-+0-9.,e]+)?")
 
 
 def print_estimate(estimate: Estimate, explain: bool) -> None:
     """Print the figures and the remarks; `explain` adds each figure's law with its numbers, and the sources."""
-    print(_folded(estimate.title))
+    print(folded(estimate.title))
     print()
     label_width = max(len(one.label) for one in estimate.figures)
     value_width = max(len(_number(one.shown)) for one in estimate.figures)
@@ -24,20 +26,21 @@ def print_estimate(estimate: Estimate, explain: bool) -> None:
     if estimate.remarks:
         print()
     for remark in estimate.remarks:
-        print(_folded(remark))
+        print(folded(remark))
     if explain:
         print()
         for one in estimate.figures:
-            print(_folded(f"{one.label}: {one.law}", indent="    "))
+            print(folded(f"{one.label}: {one.law}", indent="    "))
         print()
         for source in estimate.sources:
-            print(_folded(f"source: {source}", indent="    "))
+            print(folded(f"source: {source}", indent="    "))
 
 
 def estimate_json(estimate: Estimate) -> str:
     """The inputs, and the results with their laws."""
     results = [{"name": one.name, "value": one.value, "unit": one.unit, "law": one.law} for one in estimate.figures]
-    return json.dumps({"inputs": dict(estimate.inputs), "results": results}, indent=2, ensure_ascii=False) + "\n"
+    document = {"inputs": dict(estimate.inputs), "results": results}
+    return visible_json(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _number(text: str) -> str:
@@ -45,5 +48,7 @@ def _number(text: str) -> str:
     return _NUMBER.match(text)[0]  # type: ignore[index]
 
 
-def _folded(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+def folded(text: str, indent: str = "") -> str:
+    """Over lines as wide as the terminal, within reason; 80 columns where there is none."""
+    width = min(max(shutil.get_terminal_size().columns, _LEAST_WIDTH), _MOST_WIDTH)
+    return textwrap.fill(visible(text), width, subsequent_indent=indent, break_on_hyphens=False)

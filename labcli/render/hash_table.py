@@ -15,8 +15,8 @@ from labcli.render.plain_table import plain_table
 from labcli.render.quantity import format_seconds
 from labs.benches.hash_comparison import HashComparison
 from labs.benches.hash_cost import HashCost, HashGrowth
-from labs.measure import Ratio
 from labs.benches.prompt_cost import PromptCost
+from labs.measure import Ratio
 
 
 def print_hash_result(result: HashResult, console: Console | None = None) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from dataclasses import asdict
 from typing import Sequence
 
 from engine.cost_model import GPUS, MODELS, kv_bytes_per_token
-
-WIDTH = 80
+from labcli.render.estimate import folded
 
 
 def print_known() -> None:
@@ -37,13 +35,13 @@ def print_known() -> None:
     )  # fmt: skip
     print()
     for one in (*MODELS, *GPUS):
-        print(textwrap.fill(f"{one.name}: {one.source}", WIDTH, subsequent_indent="    ", break_on_hyphens=False))
+        print(folded(f"{one.name}: {one.source}", indent="    "))
 
 
 def known_json() -> str:
     """Both tables with all their fields."""
     tables = {"models": [asdict(one) for one in MODELS], "gpus": [asdict(one) for one in GPUS]}
-    return json.dumps(tables, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(tables, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

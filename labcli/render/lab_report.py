@@ -6,14 +6,15 @@ One table for each group of measurements, one line for each row; predicted, meas
     scenario          pred.   meas.  =  ttft_cold
     shared fraction  18,000  18,000  ✓  82.3 ms [80.1–90.4]
 
-Quantities that are too many for the terminal's width go on in a further table. Nothing is ever cut off.
+Quantities that are too many for the terminal's width go on in a further table. No line is ever cut off; of thousands of
+measurements the first of each group are told, and how many more there are.
 """
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Sequence
+from typing import Iterable, Sequence
 
 from rich.console import Console
 from rich.measure import Measurement as Width
@@ -21,39 +22,57 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from labcli.printable import printable, printable_record
 from labcli.record import ResultRecord
 from labcli.render.quantity import format_samples, format_value
+from labcli.render.trimmed import Trimmed
 from labs.protocol import Measurement
 
+MOST_MEASUREMENTS = 1_000  # of a record; a table that nobody reads takes a minute to lay out
+MOST_GROUPS = 100
+MOST_LINES = 30  # of the laws of a group, its notes, the findings
+_MOST_ROWS = 12  # named behind a law or a note
 _MARKS = {True: Text("✓", style="green"), False: Text("✗", style="bold red"), None: Text("")}
 
 
 def print_lab_report(record: ResultRecord, path: Path | None, console: Console | None = None) -> None:
     """Print the whole report on stdout, or on the console given."""
     console = console or Console(highlight=False)
+    record = printable_record(record)
     number = record.lab["number"]
     title = record.lab["question"] if number is None else f"Lab {number:02d}: {record.lab['question']}"
-    console.print(Text(title, style="bold"))
-    console.print(Text(_conditions(record), style="dim"))
-    for group, measurements in _groups(record.measurements):
+    console.print(Trimmed(Text(title, style="bold")))
+    console.print(Trimmed(Text(_conditions(record), style="dim")))
+    groups = _groups(record.measurements)
+    most = len(record.measurements)
+    if most > MOST_MEASUREMENTS:
+        most = MOST_MEASUREMENTS // min(len(groups), MOST_GROUPS)
+    for group, measurements in groups[:MOST_GROUPS]:
         console.print()
         if group:
-            console.print(Text(group, style="bold"))
-        _print_tables(console, measurements)
+            console.print(Trimmed(Text(group, style="bold")))
+        _print_tables(console, measurements[:most])
+        _print_more(console, len(measurements) - most, "measurements")
         _print_laws_and_notes(console, measurements)
+    _print_more(console, len(groups) - MOST_GROUPS, "groups of measurements")
     if record.findings:
         console.print()
         console.print(Text("Findings", style="bold"))
-        for finding in record.findings:
-            _print_hanging(console, "-", finding)
+        _print_hanging(console, (("-", finding) for finding in record.findings[:MOST_LINES]))
+        _print_more(console, len(record.findings) - MOST_LINES, "findings")
     if record.conclusion:
         console.print()
         console.print(Text("Conclusion", style="bold"))
-        console.print(Text(record.conclusion))
+        console.print(Trimmed(Text(record.conclusion)))
     console.print()
-    console.print(Text(_verdict(record), style="bold red" if record.missed else "bold green"))
+    console.print(Trimmed(Text(_verdict(record), style="bold red" if record.missed else "bold green")))
     if path is not None:
-        console.print(Text(f"record: {path}"), soft_wrap=True)  # a path stays whole, to be copied
+        console.print(Text(f"record: {printable(path)}"), soft_wrap=True)  # a path stays whole, to be copied
+
+
+def _print_more(console: Console, number: int, what: str) -> None:
+    if number > 0:
+        console.print(Trimmed(Text(f"  … and {number:,} more {what}; --json has all", style="dim")))
 
 
 def _conditions(record: ResultRecord) -> str:
@@ -87,17 +106,25 @@ def _groups(measurements: Sequence[Measurement]) -> list[tuple[str, list[Measure
 
 def _print_tables(console: Console, measurements: Sequence[Measurement]) -> None:
     """As few tables as the width allows, the quantities in their order."""
-    names = list(dict.fromkeys(one.name for one in measurements))
+    places: dict[str, list[int]] = {}  # of the measurements, by name
+    for place, one in enumerate(measurements):
+        places.setdefault(one.name, []).append(place)
+    names = list(places)
     while names:
         # The longest run of quantities that fits; a lone one that does not is told line by line.
-        for count in range(len(names), 0, -1):
-            part = [one for one in measurements if one.name in names[:count]]
-            table = _row_table(part)
-            if _widths(console, table).maximum <= console.width:
+        table, count = None, 0
+        for tried in range(1, len(names) + 1):
+            part = [measurements[place] for place in sorted(place for name in names[:tried] for place in places[name])]
+            candidate = _row_table(part)
+            widths = _widths(console, candidate)
+            if table is not None and widths.maximum > console.width:
                 break
-            if count == 1 and _widths(console, table).minimum > console.width:
-                table = _line_table(part)
-        console.print(table)
+            table, count = candidate, tried
+            if widths.maximum > console.width:
+                table = _line_table(part) if widths.minimum > console.width else table
+                break
+        assert table is not None
+        console.print(Trimmed(table))
         names = names[count:]
         if names:
             console.print()
@@ -183,23 +210,27 @@ def _print_laws_and_notes(console: Console, measurements: Sequence[Measurement])
             laws.setdefault((one.name, one.predicted.law), []).append(one.row)
         if one.note:
             notes.setdefault(one.note, []).append(one.row)
-    for (name, law), rows in laws.items():
-        _print_hanging(console, "law ", f"{name} = {law}{_rows(rows, all_rows)}")
-    for note, rows in notes.items():
-        _print_hanging(console, "note", f"{note}{_rows(rows, all_rows)}")
+    told_laws = [("law ", f"{name} = {law}{_rows(rows, all_rows)}") for (name, law), rows in islice(laws.items(), MOST_LINES)]
+    told_notes = [("note", f"{note}{_rows(rows, all_rows)}") for note, rows in islice(notes.items(), MOST_LINES)]
+    _print_hanging(console, told_laws)
+    _print_more(console, len(laws) - MOST_LINES, "laws")
+    _print_hanging(console, told_notes)
+    _print_more(console, len(notes) - MOST_LINES, "notes")
 
 
 def _rows(rows: Sequence[str], all_rows: set[str]) -> str:
     distinct = [row for row in dict.fromkeys(rows) if row]
     if not distinct or (set(distinct) == all_rows and len(all_rows) > 1):
         return ""
-    return f"  ({'; '.join(distinct)})"
+    more = f"; and {len(distinct) - _MOST_ROWS} more" if len(distinct) > _MOST_ROWS else ""
+    return f"  ({'; '.join(distinct[:_MOST_ROWS])}{more})"
 
 
-def _print_hanging(console: Console, mark: str, text: str) -> None:
-    """`mark text`, with later lines of the text below its first."""
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(ratio=1)
-    grid.add_row(mark, Text(text))
-    console.print(Padding(grid, (0, 0, 0, 2)))
+def _print_hanging(console: Console, lines: Iterable[tuple[str, str]]) -> None:
+    """`mark text` each, with later lines of a text below its first."""
+    for mark, text in lines:
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        grid.add_column(no_wrap=True, style="dim")
+        grid.add_column(ratio=1)
+        grid.add_row(mark, Text(text))
+        console.print(Trimmed(Padding(grid, (0, 0, 0, 2))))

@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from labcli.render.plain_table import plain_table
-from labs.diagnose.diagnosis import Loss, PairDiagnosis
+from labcli.render.visible_text import visible, visible_json
+from labcli.utf8_output import write_utf8
+from labs.diagnose.diagnosis import PairDiagnosis
+from labs.diagnose.loss import Loss
 from labs.diagnose.request_pair import PairedRequest, PairReport
 from labs.theory import full_blocks
+
+_LEAST_WORDS = 24  # columns of the last cell: narrower, its words stand one a line
 
 
 def print_report(report: PairReport, console: Console | None = None) -> None:
     """The two requests, the verdict, what each cache loses to which cause, the evidence, and what to do."""
     console = console or Console(highlight=False)
     for request in report.requests:
-        console.print(Text(f"{request.label}  {request.path}: {_described(request)}"), soft_wrap=True)
+        console.print(Text(visible(f"{request.label}  {request.path}: {_described(request)}")), soft_wrap=True)
     console.print()
     console.print(Text(_verdict(report.diagnoses[0]), style="bold"))
     console.print()
-    console.print(_loss_table(report))
+    _print_losses(report, console)
     console.print()
     for line in _evidence(report):
-        console.print(Text(line))
+        console.print(Text(visible(line)))
     console.print()
     for line in _advice(report):
         console.print(Text(line))
     for note in report.notes:
-        console.print(Text(f"note: {note}"))
+        console.print(Text(visible(f"note: {note}")))
 
 
 def write_report_json(report: PairReport) -> None:
-    """The same on stdout, as one JSON object in UTF-8."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write((json.dumps(report_json(report), indent=2, ensure_ascii=False) + "\n").encode(errors="replace"))
-    sys.stdout.buffer.flush()
+    """The same on stdout, as one JSON object in UTF-8; what a terminal would obey is escaped."""
+    document = json.dumps(report_json(report), indent=2, ensure_ascii=False, allow_nan=False)
+    write_utf8(visible_json(document) + "\n")
 
 
 def report_json(report: PairReport) -> dict[str, Any]:
@@ -120,24 +122,43 @@ def _cause(one: PairDiagnosis, loss: Loss) -> str:
         "front": "ids differ at position 0",
         "divergence": f"ids differ at position {one.first_difference or 0:,}",
         "identity": ", ".join("other images" if name == "images" else f"another {name}" for name in one.identity_differences),
-        "too short": f"shorter than one block of {one.unit:,}",
+        "parted": f"prompts part at position {one.first_difference or 0:,}, no equal block behind",
+        "logprobs": "prompt logprobs: nothing is looked up",
+        "too short": f"shorter than {'two blocks' if one.drafter else 'one block'} of {one.unit:,}",
         "last token": "last token computed again",
         "drafter": "drafter",
     }
     return words[loss.cause]
 
 
-def _loss_table(report: PairReport) -> Table:
-    table = plain_table("cache", "B reuses", "of", "lost", "blocks", "because", names=("cache", "because"))
-    table.columns[-1].no_wrap = False
+def _print_losses(report: PairReport, console: Console) -> None:
+    """What each cause costs in each cache: as a table, or as lines where the terminal is too narrow for its cells."""
+    titles, rows = ("cache", "B reuses", "of", "lost", "blocks", "because"), _loss_rows(report)
+    widths = [max(map(len, column)) for column in zip(titles, *rows)]
+    if sum(widths[:-1]) + 2 * len(widths[:-1]) + min(widths[-1], _LEAST_WORDS) <= console.width:
+        table = plain_table(*titles, names=("cache", "because"))
+        table.columns[-1].no_wrap = False
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        return
+    for cache, reused, of, lost, blocks, because in rows:
+        if cache:
+            console.print(Text(f"{cache}: {reused} of {of} reused"))
+        console.print(Text(f"- {lost} lost, {blocks} {'block' if blocks == '1' else 'blocks'}: {because}"))
+
+
+def _loss_rows(report: PairReport) -> list[tuple[str, ...]]:
+    """One row a cause; a cache's first row names it."""
+    rows: list[tuple[str, ...]] = []
     for one in report.diagnoses:
-        reused = (_title(one), f"{one.reusable_tokens:,}", f"{len(report.requests[1].rendered.token_ids):,}")
+        start = (_title(one), f"{one.reusable_tokens:,}", f"{len(report.requests[1].rendered.token_ids):,}")
         if not one.losses:
-            table.add_row(*reused, "0", "0", "nothing is lost")
-        for number, loss in enumerate(one.losses):
-            start = reused if number == 0 else ("", "", "")
-            table.add_row(*start, f"{loss.tokens:,}", f"{full_blocks(loss.tokens, one.unit):,}", _cause(one, loss))
-    return table
+            rows.append((*start, "0", "0", "nothing is lost"))
+        for loss in one.losses:
+            rows.append((*start, f"{loss.tokens:,}", f"{full_blocks(loss.tokens, one.unit):,}", _cause(one, loss)))
+            start = ("", "", "")
+    return rows
 
 
 def _evidence(report: PairReport) -> list[str]:

@@ -8,8 +8,8 @@ from rich.text import Text
 from labcli.prefix_bench_run import FinishedPrefixBench
 from labcli.render.plain_table import plain_table
 from labcli.render.quantity import format_seconds
-from labs.measure import Spread, percentiles
 from labs.benches.prefix_bench import PASSES, PrefixBench
+from labs.measure import Spread, percentiles
 
 PERCENTS = (50, 90, 99)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Sequence
 
 from labcli.record import ResultRecord
@@ -9,11 +10,25 @@ from labs.chart import Chart, ChartSeries
 from labs.protocol import Measurement
 
 MAX_ROWS = 14  # of a derived chart: as many as one glance takes in
+MOST_ROWS = 200  # of a lab's own chart, and of its series; a picture of thousands is a blot, and takes a minute to draw
 
 
 def charts_of(record: ResultRecord) -> tuple[Chart, ...]:
     """Records of schema 1, benches and interrupted runs have no charts of their own."""
-    return record.charts or derived_charts(record.measurements)
+    return tuple(map(_shortened, record.charts)) or derived_charts(record.measurements)
+
+
+def _shortened(chart: Chart) -> Chart:
+    """The chart itself, or its first rows and series with a title that says so."""
+    longest = max((len(one.values or one.cells) for one in chart.series), default=0)
+    if max(longest, len(chart.series)) <= MOST_ROWS:
+        return chart
+    series = tuple(
+        replace(one, rows=one.rows[:MOST_ROWS], values=one.values[:MOST_ROWS], cells=one.cells[:MOST_ROWS])
+        for one in chart.series[:MOST_ROWS]
+    )
+    what, number = ("rows", longest) if longest > MOST_ROWS else ("series", len(chart.series))
+    return replace(chart, series=series, title=f"{chart.title} (the first {MOST_ROWS} of {number:,} {what})")
 
 
 def derived_charts(measurements: Sequence[Measurement]) -> tuple[Chart, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Mapping, Sequence
 
 from rich.console import Console
@@ -12,12 +11,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from labcli.printable import printable_record
 from labcli.record import ResultRecord, json_ready
 from labcli.record_comparison import Change, MeasuredChange, RecordComparison
 from labcli.render.quantity import format_samples
+from labcli.render.trimmed import Trimmed
 from labcli.render.verdict import commit_words, lab_words, verdict_words, when_words
 from labcli.results_store import StoredRecord
 from labcli.target_facts import TargetFacts
+from labcli.utf8_output import write_utf8
 
 _STYLES = {"equal": "green", "changed": "bold yellow", "not significant": "", "cannot tell": "dim", "not compared": "dim"}
 _MOST_SOURCES = 8  # file names told one by one
@@ -28,7 +30,9 @@ def print_comparison(
 ) -> None:
     """Both records, what changed around them, then quantity by quantity."""
     console = console or Console(highlight=False)
-    console.print(Text(f"{lab_words(first.record)}: {first.record.lab['question']}", style="bold"))
+    first, second = (replace(one, record=printable_record(one.record)) for one in (first, second))
+    comparison = printable_record(comparison)
+    console.print(Trimmed(Text(f"{lab_words(first.record)}: {first.record.lab['question']}", style="bold")))
     _print_facts(console, {name: _run_words(one.record) for name, one in (("A", first), ("B", second))})
     _print_changes(console, comparison)
     counts, times, rates = comparison.of("count"), comparison.of("time"), comparison.of("rate")
@@ -40,7 +44,8 @@ def print_comparison(
     _print_measured(console, "Rates, B over A", rates, comparison.not_compared.get("times"))
     judged = [one for one in (*times, *rates) if one.low is not None]
     if len(judged) >= 20:
-        console.print(Text(f"of {len(judged)} intervals, about {round(len(judged) / 20)} leave 1 out by chance", style="dim"))
+        chance = f"of {len(judged)} intervals, about {round(len(judged) / 20)} leave 1 out by chance"
+        console.print(Trimmed(Text(chance, style="dim")))
     for name, only in (("A", comparison.only_first), ("B", comparison.only_second)):
         if only:
             groups = "; ".join(dict.fromkeys(one.group or one.row or one.name for one in only))
@@ -64,8 +69,7 @@ def write_comparison_json(first: StoredRecord, second: StoredRecord, comparison:
         content[name] = [
             {"group": one.group, "row": one.row, "name": one.name, "unit": one.unit} for one in getattr(comparison, name)
         ]
-    json.dump(content, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+    write_utf8(json.dumps(content, indent=2) + "\n")
 
 
 def _print_changes(console: Console, comparison: RecordComparison) -> None:
@@ -84,7 +88,7 @@ def _print_changes(console: Console, comparison: RecordComparison) -> None:
         "cannot tell": "cannot tell: the records hold no digests to compare",
     }
     console.print()
-    console.print(Text("What changed", style="bold"))
+    console.print(Trimmed(Text("What changed", style="bold")))
     facts = {
         "configuration": "; ".join(map(_change, comparison.configuration)) or "nothing",
         "code": "; ".join(code) or "nothing",
@@ -116,10 +120,11 @@ def _print_measured(
     if not measured:
         return
     console.print()
-    console.print(Text(title, style="bold"))
+    console.print(Trimmed(Text(title, style="bold")))
     verdicts = [one.verdict for one in measured]
     summary = ", ".join(f"{verdicts.count(verdict):,} {verdict}" for verdict in _STYLES if verdict in verdicts)
-    console.print(Padding(Text(summary + (f" ({reason})" if reason and "not compared" in verdicts else "")), (0, 0, 0, 2)))
+    summary += f" ({reason})" if reason and "not compared" in verdicts else ""
+    console.print(Trimmed(Padding(Text(summary), (0, 0, 0, 2))))
     shown = [one for one in measured if one.verdict not in ("equal", "not compared")]
     if not shown:
         return
@@ -140,7 +145,7 @@ def _print_measured(
             _samples(one, one.second),
             Text(_verdict(one, show_ratio), style=_STYLES[one.verdict]),
         )
-    console.print(Padding(table, (0, 0, 0, 2)))
+    console.print(Trimmed(Padding(table, (0, 0, 0, 2))))
 
 
 def _samples(one: MeasuredChange, samples: Sequence[float | int]) -> str:
@@ -168,4 +173,4 @@ def _print_facts(console: Console, facts: Mapping[str, str]) -> None:
     grid.add_column(ratio=1, overflow="fold")
     for name, text in facts.items():
         grid.add_row(name, Text(text))
-    console.print(Padding(grid, (0, 0, 0, 2)))
+    console.print(Trimmed(Padding(grid, (0, 0, 0, 2))))

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Sequence
 
 from labcli.record import ResultRecord
+from labcli.utf8_output import write_utf8
 
 
 def write_json(record: ResultRecord) -> None:
     """Write the record's text in UTF-8, as JSON wants, whatever encoding the terminal has."""
-    _write(record.to_json())
+    write_utf8(record.to_json())
 
 
 def write_json_list(records: Sequence[ResultRecord]) -> None:
     """Write a JSON list of records."""
-    _write("[\n" + ",\n".join(record.to_json().rstrip("\n") for record in records) + "\n]\n")
-
-
-def _write(text: str) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8"))
-    sys.stdout.buffer.flush()
+    write_utf8("[\n" + ",\n".join(record.to_json().rstrip("\n") for record in records) + "\n]\n")

@@ -3,16 +3,18 @@
     heading, one line a lab      question, verdict, when, target
     for each lab                 verdict, charts, key laws, findings, conclusion, conditions, all measurements
 
-A page that would be larger leaves tables of measurements out, the longest first, and then all but the first chart of a
-lab; it says so where they would be. Everything a record holds is escaped.
+A page that would be larger leaves tables of measurements out, the longest first, then all but the first chart of a lab,
+then all but a lab's heading; it says so where they would be. Everything a record holds is escaped.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
+from typing import Callable, Sequence
 
+from labcli.fault import UsageFault
 from labcli.record import ResultRecord
 from labcli.render.charts_svg import SHARED_DEFINITIONS, chart_figure
 from labcli.render.quantity import format_samples, format_value
@@ -26,6 +28,10 @@ from labs.protocol import Measurement
 MARKER = "<!-- labcli results report -->"  # by which a page of ours is known again, and replaced
 MAX_BYTES = 300_000
 MAX_ITEMS = 6  # of a list, before the rest is folded
+MOST_ITEMS = 60  # of a list; of more than that labcli results show tells as many as are wanted
+_MOST_ROWS = 6  # named behind a law
+_MOST_LETTERS = 200  # of a text in a heading
+_QUOTED = re.compile(r'="([\w.#%-]+)"(?=[ >])')
 _CHART_IDS = 100  # at most so many charts a lab, each with an id of its own
 
 
@@ -39,9 +45,29 @@ class Section:
     table: str
     table_left_out: bool = False
     num_charts_left_out: int = 0
+    is_heading_alone: bool = False
+
+    def leave_out_table(self) -> None:
+        self.table_left_out = True
+
+    def leave_out_charts(self) -> None:
+        self.num_charts_left_out = max(0, len(self.charts) - 1)
+        del self.charts[1:]
+
+    def leave_out_all(self) -> None:
+        self.is_heading_alone = True
 
     def html(self) -> str:
+        """Without the quotes that HTML does not ask for; a text has none that are not escaped."""
+        return _QUOTED.sub(r"=\1", self._html())
+
+    def _html(self) -> str:
         record = self.stored.record
+        if self.is_heading_alone:
+            return (
+                f'<section id="r{self.number}">{_heading(record)}<p class="soft">All else was left out to keep this page small: '
+                f"<code>labcli results show {clean(record.run_id[:8])}</code> has it.</p></section>\n"
+            )
         left_out = ""
         if self.num_charts_left_out:
             left_out = f'<p class="soft">{self.num_charts_left_out} more charts were left out to keep this page small.</p>'
@@ -59,31 +85,35 @@ class Section:
 
 
 def build_report(stored: Sequence[StoredRecord], made_at: str) -> str:
-    """The page's text, of records in the order given. made_at: ISO 8601, UTC."""
+    """The page's text, of records in the order given. made_at: ISO 8601, UTC. Raises UsageFault for too many records."""
     sections = []
     for number, one in enumerate(stored, start=1):
         charts = [chart_figure(chart, number * _CHART_IDS + at) for at, chart in enumerate(charts_of(one.record)[:_CHART_IDS])]
         sections.append(Section(number, one, charts, _measurement_table(one.record)))
     frame = _frame(sections, made_at)
-    _leave_out(sections, MAX_BYTES - len(_bytes(frame)))
+    if not _leave_out(sections, MAX_BYTES - len(_bytes(frame))):
+        raise UsageFault(
+            f"{len(sections):,} records make a page of more than {MAX_BYTES // 1000} kB even without charts and tables",
+            "fewer records, or --lab",
+        )
     return frame.replace("<!-- sections -->", "".join(section.html() for section in sections))
 
 
-def _leave_out(sections: list[Section], room: int) -> None:
-    """Drop tables, the longest first, then charts, until the sections fit."""
-
-    def too_large() -> bool:
-        return sum(len(_bytes(section.html())) for section in sections) > room
-
-    for section in sorted(sections, key=lambda section: len(section.table), reverse=True):
-        if not too_large():
-            return
-        section.table_left_out = True
-    for section in sorted(sections, key=lambda section: sum(map(len, section.charts)), reverse=True):
-        if not too_large():
-            return
-        section.num_charts_left_out = max(0, len(section.charts) - 1)
-        del section.charts[1:]
+def _leave_out(sections: list[Section], room: int) -> bool:
+    """Drop tables, the longest first, then charts, then all but headings, until the sections fit; whether they do."""
+    sizes = {section.number: len(_bytes(section.html())) for section in sections}
+    steps: tuple[tuple[Callable[[Section], int], Callable[[Section], None]], ...] = (
+        (lambda section: len(section.table), Section.leave_out_table),
+        (lambda section: sum(map(len, section.charts)), Section.leave_out_charts),
+        (lambda section: sizes[section.number], Section.leave_out_all),
+    )
+    for size, leave_out in steps:
+        for section in sorted(sections, key=size, reverse=True):
+            if sum(sizes.values()) <= room:
+                return True
+            leave_out(section)
+            sizes[section.number] = len(_bytes(section.html()))
+    return sum(sizes.values()) <= room
 
 
 def _bytes(text: str) -> bytes:
@@ -110,10 +140,15 @@ def _frame(sections: Sequence[Section], made_at: str) -> str:
 def _summary_row(section: Section) -> str:
     record = section.stored.record
     return (
-        f'<tr><td><a href="#r{section.number}">{clean(lab_words(record))}</a></td><td>{clean(record.lab["question"])}</td>'
-        f'<td>{_short_verdict(record)}</td><td class="when">{clean(when_words(record))}</td>'
-        f"<td>{clean(TargetFacts.of(record).words)}</td></tr>\n"
+        f'<tr><td><a href="#r{section.number}">{_short(lab_words(record))}</a></td><td>{_short(record.lab["question"])}</td>'
+        f'<td>{_short_verdict(record)}</td><td class="when">{_short(when_words(record))}</td>'
+        f"<td>{_short(TargetFacts.of(record).words)}</td></tr>\n"
     )
+
+
+def _short(text: str) -> str:
+    """For headings: a text of a record may be of any length."""
+    return clean(text if len(text) <= _MOST_LETTERS else text[: _MOST_LETTERS - 1] + "…")
 
 
 def _short_verdict(record: ResultRecord) -> str:
@@ -126,7 +161,7 @@ def _short_verdict(record: ResultRecord) -> str:
 
 def _verdict(record: ResultRecord) -> str:
     css, sign = _mark(record)
-    return f'<span class="{css}">{sign}{clean(verdict_words(record))}</span>'
+    return f'<span class="{css}">{sign}{_short(verdict_words(record))}</span>'
 
 
 def _mark(record: ResultRecord) -> tuple[str, str]:
@@ -138,9 +173,9 @@ def _mark(record: ResultRecord) -> tuple[str, str]:
 def _heading(record: ResultRecord) -> str:
     kind = "Bench" if record.lab["number"] is None else "Lab"
     return (
-        f'<p class="eyebrow">{kind} {clean(lab_words(record))}</p><h2>{clean(record.lab["question"])}</h2>'
-        f'<p>{_verdict(record)} <span class="soft">· {clean(TargetFacts.of(record).words)} · {clean(when_words(record))} UTC'
-        f"{f' · cache {clean(record.cache_state)} at the start' if record.cache_state else ''}</span></p>\n"
+        f'<p class="eyebrow">{kind} {_short(lab_words(record))}</p><h2>{_short(record.lab["question"])}</h2>'
+        f'<p>{_verdict(record)} <span class="soft">· {_short(TargetFacts.of(record).words)} · {_short(when_words(record))} UTC'
+        f"{f' · cache {_short(record.cache_state)} at the start' if record.cache_state else ''}</span></p>\n"
     )
 
 
@@ -155,6 +190,8 @@ def _laws(record: ResultRecord) -> str:
     items = []
     for law, rows in laws.items():
         named = [row for row in dict.fromkeys(rows) if row]
+        more = [f"and {len(named) - _MOST_ROWS} more"] if len(named) > _MOST_ROWS + 1 else []
+        named = [*named[:_MOST_ROWS], *more] if more else named
         where = f' <span class="soft">({clean("; ".join(named))})</span>' if named else ""
         items.append(f"<code>{clean(law)}</code>{where}")
     return f"<h3>Laws behind the predictions</h3>{_list(items, 'plain laws', 'laws')}"
@@ -174,8 +211,10 @@ def _list(items: Sequence[str], css: str, what: str) -> str:
     shown, more = (items, []) if len(items) <= MAX_ITEMS + 1 else (items[:MAX_ITEMS], items[MAX_ITEMS:])
     text = f'<ul class="{css}">{"".join(f"<li>{item}</li>" for item in shown)}</ul>'
     if more:
-        inside = "".join(f"<li>{item}</li>" for item in more)
-        text += f'<details><summary>{len(more)} more {what}</summary><ul class="{css}">{inside}</ul></details>'
+        inside = "".join(f"<li>{item}</li>" for item in more[:MOST_ITEMS])
+        if len(more) > MOST_ITEMS:
+            inside += f"<li>{len(more) - MOST_ITEMS:,} {what} were left out to keep this page small</li>"
+        text += f'<details><summary>{len(more):,} more {what}</summary><ul class="{css}">{inside}</ul></details>'
     return text + "\n"
 
 
@@ -216,7 +255,7 @@ def _measurement_table(record: ResultRecord) -> str:
     for one in record.measurements:
         if one.group != group:
             group, row = one.group, ""
-            rows.append(f'<tr class="group"><th colspan="5">{clean(group)}</th></tr>')
+            rows.append(f"<tr class=group><th colspan=5>{clean(group)}")
         rows.append(_measurement_row(one, "" if one.row == row else one.row))
         row = one.row
     return (
@@ -233,8 +272,8 @@ def _measurement_row(one: Measurement, label: str) -> str:
         predicted = format_value(one.predicted.value, one.unit)
         if one.predicted.low is not None and one.predicted.high is not None:
             predicted = f"{format_value(one.predicted.low, one.unit)} to {format_value(one.predicted.high, one.unit)}"
-    sign = {True: "<td class=good>✓", False: "<td class=bad>✗", None: "<td>"}[one.agrees]
+    sign = {True: "<td>✓", False: "<td class=bad>✗", None: "<td>"}[one.agrees]
     name = one.name if one.unit == "s" else f"{one.name}, {one.unit}"
     # Without the end tags that HTML leaves to the writer: a page has a thousand such rows.
     cells = (label, name, predicted, format_samples(one.samples, one.unit))
-    return "<tr>" + "".join(f"<td>{clean(cell)}" for cell in cells) + sign + "\n"
+    return "<tr>" + "".join(f"<td>{clean(cell)}" for cell in cells) + sign

@@ -20,9 +20,9 @@ from typing import Callable, Mapping, Sequence
 
 from engine.errors import ConfigError
 from labs import theory
+from labs.benches.timed_engine import Served, TimedEngine, TokenIds
 from labs.measure import Ratio, ratio_of_medians
 from labs.theory import Predicted
-from labs.benches.timed_engine import Served, TimedEngine, TokenIds
 
 WORKLOADS = ("cold", "warm", "repeat", "decode")
 

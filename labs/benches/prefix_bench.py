@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Callable, Sequence
 
-from labs.measure import Ratio, ratio_of_medians
 from labs.benches.prefix_bench_prompts import BenchRequest
 from labs.benches.timed_engine import Served, TimedEngine
+from labs.measure import Ratio, ratio_of_medians
 
 PASSES = ("first pass", "again")
 

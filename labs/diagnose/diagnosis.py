@@ -5,11 +5,13 @@ do. From it follows what B can take, and what each cause costs it, in tokens:
 
     front        the ids differ at position 0: nothing can match, whatever follows
     divergence   the ids differ later, and whole blocks behind that point agree again
+    parted       the ids differ later, and no whole block behind that point agrees again: all that is shared is reused
     identity     the ids agree far enough for a hit, but the keys carry different identities
-    too short    what they share is shorter than one block
-    last token   the ids are equal and fill whole blocks: the last block is computed again with its last token
+    logprobs     B asks for prompt logprobs: vLLM looks nothing up for it (the radix cache knows no such request)
+    too short    what they share is shorter than one block, or than the two that a drafter asks for
+    last token   B is matched to its end, in whole blocks: the last block is computed again with its last token
     drafter      a speculative drafter gives up the last block of each hit
-    none         B reuses all whole blocks that are shared
+    none         B reuses all whole blocks that are shared, and one prompt goes on from the other
 
 Several can hold at once; the one that costs most comes first. A is taken as sent and finished before B, on a cache
 that keeps everything, and only its prompt counts, not what it generated.
@@ -25,6 +27,7 @@ from typing import Sequence
 from engine.kvcache.cache_identity import CacheIdentity, LoRA, MultimodalItem
 from labs import theory
 from labs.diagnose import diagnosis_hint
+from labs.diagnose.loss import Loss, find_losses
 from labs.diagnose.parting import Parting, part
 
 
@@ -38,6 +41,7 @@ class SentRequest:
     lora: LoRA | None = None
     images: tuple[MultimodalItem, ...] = ()
     block_hashes: Sequence[str] = ()  # hexadecimal, empty for a cache without names
+    prompt_logprobs: bool = False  # whether the prompt's log probabilities are asked for
 
     @property
     def identity(self) -> CacheIdentity:
@@ -67,15 +71,6 @@ class ImageDifference:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """One cause, what it costs B alone, and what to do about it."""
-
-    cause: str  # see the module's text
-    tokens: int  # that B would reuse besides, were this cause gone
-    hint: str  # one line for production
-
-
-@dataclass(frozen=True)
 class PairDiagnosis:
     """What B takes of A's blocks in one cache, where the two part, and what that costs."""
 
@@ -90,6 +85,7 @@ class PairDiagnosis:
     full_blocks: int  # blocks that B's prompt fills
     losses: tuple[Loss, ...]  # by what they cost; empty: B reuses all it can
     evidence: str  # one line for people
+    drafter: bool = False  # a hit takes two blocks then
 
     @property
     def cause(self) -> str:
@@ -134,8 +130,9 @@ def compare(
     image = _image_difference(first, second, unit)
     by_ids = _match_by_ids(first, second, parting, cache)
     match = _match(first, second, by_ids, identity, image, unit, cache)
+    skipped = second.prompt_logprobs and cache == "hash"
     law = theory.drafter_reuse if drafter else theory.reuse
-    reusable = theory.predict(law, match, length, unit)
+    reusable = theory.predict(law, 0 if skipped else match, length, unit)
     return PairDiagnosis(
         cache=cache,
         unit=unit,
@@ -146,8 +143,9 @@ def compare(
         reusable_tokens=int(reusable.value),
         law=reusable.law,
         full_blocks=theory.full_blocks(length, unit),
-        losses=_losses(parting, identity, by_ids, match, length, unit, drafter),
+        losses=find_losses(parting, identity, by_ids, match, length, unit, drafter, skipped),
         evidence=_evidence(first, second, parting, identity, image, unit),
+        drafter=drafter,
     )
 
 
@@ -194,33 +192,6 @@ def _image_difference(first: SentRequest, second: SentRequest, unit: int) -> Ima
     return ImageDifference(item, position, next(differing, None))
 
 
-def _losses(
-    parting: Parting, identity: tuple[str, ...], by_ids: int, match: int, length: int, unit: int, drafter: bool
-) -> tuple[Loss, ...]:
-    """What each cause costs by itself, the dearest first."""
-    position, with_equal_identity = parting.first_difference, theory.reuse(by_ids, length, unit)
-    losses: list[Loss] = []
-    gain = 0 if position is None else theory.moved_behind_gain(position, parting.equal_after, length, unit)
-    if position == 0:
-        losses.append(Loss("front", gain, diagnosis_hint.front(parting.equal_after)))
-    elif gain:
-        losses.append(Loss("divergence", gain, diagnosis_hint.divergence(position)))
-    elif not with_equal_identity:
-        hint = diagnosis_hint.too_short(parting.common, position is None, unit, drafter)
-        losses.append(Loss("too short", 0, hint))
-    identity_loss = with_equal_identity - theory.reuse(match, length, unit)
-    if identity and (identity_loss or not with_equal_identity):
-        losses.append(Loss("identity", identity_loss, diagnosis_hint.identity(identity)))
-    last_token = theory.full_blocks(by_ids, unit) * unit - with_equal_identity
-    if position is None and last_token and with_equal_identity:
-        losses.append(Loss("last token", last_token, diagnosis_hint.last_token(length, unit)))
-    if drafter and theory.reuse(match, length, unit):
-        given_up = theory.reuse(match, length, unit) - theory.drafter_reuse(match, length, unit)
-        losses.append(Loss("drafter", given_up, diagnosis_hint.DRAFTER))
-    # Of two equally dear causes the identity is the one whose repair alone brings something.
-    return tuple(sorted(losses, key=lambda loss: (-loss.tokens, loss.cause != "identity" or not loss.tokens)))
-
-
 def _evidence(
     first: SentRequest,
     second: SentRequest,
@@ -237,10 +208,14 @@ def _evidence(
         parts.append(f"first differing token at position {position:,} ({ids}), in block {theory.full_blocks(position, unit):,}")
     if parting.equal_after:
         parts.append(f"{_between(*parting.replaced)}the next {parting.equal_after:,} ids agree again")
+    elif position is not None:
+        parts.append("they do not meet again")
     parts.append("identity differs in " + ", ".join(identity) if identity else "identity equal (salt, LoRA, images)")
     if image is not None:
         reach = "in no whole block" if image.first_block is None else f"from block {image.first_block:,} on"
         parts.append(f"image {image.item} at token {image.position:,} differs, {reach}")
+    if second.prompt_logprobs:
+        parts.append(f"{second.label} asks for prompt logprobs")
     parts += _names(first.block_hashes, second.block_hashes)
     return f"{first.label} / {second.label}: " + "; ".join(parts)
 
@@ -249,8 +224,14 @@ def _between(mine: int, theirs: int) -> str:
     if mine == theirs == 1:
         return ""
     if not mine:
-        return f"{theirs:,} ids more in the second, then "
-    return f"{theirs:,} ids stand in place of {mine:,}, then " if theirs else f"{mine:,} ids more in the first, then "
+        return f"{_ids(theirs)} more in the second, then "
+    if not theirs:
+        return f"{_ids(mine)} more in the first, then "
+    return f"{_ids(theirs)} {'stands' if theirs == 1 else 'stand'} in place of {mine:,}, then "
+
+
+def _ids(number: int) -> str:
+    return f"{number:,} id{'' if number == 1 else 's'}"
 
 
 def _names(first: Sequence[str], second: Sequence[str]) -> list[str]:

@@ -11,6 +11,10 @@ HEALTHY = (
     "Nothing to repair in these two. If the server reports less: is caching on, does one server get both, does B ask for prompt "
     "logprobs (then vLLM looks nothing up), was A evicted, or not computed yet?"
 )
+LOGPROBS = (
+    "vLLM looks nothing up for a request with prompt_logprobs, 0 included: they need every position's logits. Ask for them in "
+    "requests of their own, and let the others reuse."
+)
 DRAFTER = "Expected beside a speculative drafter (EAGLE, MTP): it needs the last matched block computed again, a hit takes two."
 _MOVE = "Move what varies at {where} (time, user, request id) behind the stable text that follows it."
 _IDENTITY = {
@@ -33,6 +37,14 @@ def front(equal_after: int) -> str:
 def divergence(position: int) -> str:
     """The ids differ later, and agree again."""
     return _MOVE.format(where=f"position {position:,}")
+
+
+def parted(position: int) -> str:
+    """The ids differ later, and nothing behind is worth a block."""
+    return (
+        f"These part at position {position:,}, and no whole block behind it agrees again. If the two should share more, that is "
+        "where to look; if not, there is nothing to repair in their text."
+    )
 
 
 def identity(differences: Sequence[str]) -> str:

@@ -92,7 +92,7 @@ class _Chat:
             return None  # this template takes no part of a chat
         if low > len(self._messages):
             return "behind the last message, in the template's opening of the answer"
-        return f"in message {low - 1:,} ({self._messages[low - 1]['role']!r}), {position - start:,} tokens into it"
+        return f"in message {low - 1:,} ({self._messages[low - 1]['role']!r}), {position - start:,} token{'' if position - start == 1 else 's'} into it"
 
     def _num_tokens_of(self, num_messages: int, token_ids: Sequence[int]) -> int:
         rendered = self.render(self._messages[:num_messages], whole=False)

@@ -40,7 +40,9 @@ class PairedRequest:
 
     def as_sent(self, block_hashes: Sequence[str] = ()) -> SentRequest:
         fields = self.prompt.fields
-        return SentRequest(self.label, self.rendered.token_ids, fields.cache_salt, self.lora, fields.images, block_hashes)
+        return SentRequest(
+            self.label, self.rendered.token_ids, fields.cache_salt, self.lora, fields.images, block_hashes, fields.prompt_logprobs
+        )
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ def diagnose_files(
     unread = dict.fromkeys(name for prompt in prompts for name in prompt.unread)
     if unread:
         notes.append(f"not read: {', '.join(map(repr, unread))}")
-    if second.prompt.fields.prompt_logprobs:
-        notes.append("B asks for prompt_logprobs: vLLM looks nothing up for it and reports 0, whatever the two share")
+    if second.prompt.fields.prompt_logprobs and settings.page_size is not None:
+        notes.append("SGLang has no prompt_logprobs; where it returns logprobs itself, a match ends at logprob_start_len")
     parting = part(first.rendered.token_ids, second.rendered.token_ids)
     report = PairReport((first, second), parting, _diagnoses(first, second, parting, settings), (None, None), None, tuple(notes))
     if parting.first_difference is None:

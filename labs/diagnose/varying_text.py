@@ -33,6 +33,9 @@ _FORMS = (
 )
 _COVERS, _REACHES, _APART = 2, 1, 0
 _WINDOW = 256  # characters looked at on either side of the difference
+_SHOWN = 24  # tokens of each part of a passage
+_BROKEN = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no whole character
+_CHARACTER_BYTES = 4
 _MAX_OPENINGS = 200  # brackets before the difference at which JSON may begin
 
 
@@ -72,13 +75,30 @@ class Passage:
 
 
 def passage(tokenizer: Any, token_ids: Sequence[int], position: int, num_differing: int) -> Passage:
-    """Decode a few tokens around a position: `num_differing` from it on differ."""
-    end = position + min(num_differing, 24)
+    """Decode a few tokens around a position: `num_differing` from it on differ; each part holds whole characters."""
+    start = _whole_cut(tokenizer, token_ids, position, -1)
+    end = _whole_cut(tokenizer, token_ids, position + min(num_differing, _SHOWN), 1)
+    first = _whole_cut(tokenizer, token_ids, max(0, start - _SHOWN), -1)
+    last = _whole_cut(tokenizer, token_ids, min(len(token_ids), end + _SHOWN), 1)
     return Passage(
-        tokenizer.decode(token_ids[max(0, position - 24) : position]),
-        tokenizer.decode(token_ids[position:end]),
-        tokenizer.decode(token_ids[end : end + 24]),
+        tokenizer.decode(token_ids[first:start]), tokenizer.decode(token_ids[start:end]), tokenizer.decode(token_ids[end:last])
     )
+
+
+def _whole_cut(tokenizer: Any, token_ids: Sequence[int], cut: int, step: int) -> int:
+    """The nearest place, moving by `step`, that cuts no character in two; tokens of byte-level models hold parts of them.
+
+    A character has at most four bytes. Where no near place is clean, the text itself holds broken ones: the cut stays.
+    """
+    for moved in range(_CHARACTER_BYTES):
+        place = cut + step * moved
+        if not 0 < place < len(token_ids):
+            return max(0, min(place, len(token_ids)))
+        before = tokenizer.decode(token_ids[max(0, place - _CHARACTER_BYTES) : place])
+        behind = tokenizer.decode(token_ids[place : place + _CHARACTER_BYTES])
+        if not before.endswith(_BROKEN) and not behind.startswith(_BROKEN):
+            return place
+    return cut
 
 
 def _touch(pattern: re.Pattern[str], text: str, at: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping
 
 from engine.cost_model import Gpu, ModelShape
-from labs.estimates.figure import Figure, shown
+from labs.estimates.figure import Figure, counted, shown
 from labs.theory import predict
 
 
@@ -39,7 +39,7 @@ class Granularity:
     @property
     def text(self) -> str:
         cache = {"block": "hash cache", "page": "radix cache"}.get(self.noun)
-        return f"{self.noun}s of {self.size:,}{f' ({cache})' if cache else ''}"
+        return f"{self.noun}s of {counted(self.size, 'token')}{f' ({cache})' if cache else ''}"
 
 
 def figure(name: str, label: str, unit: str, law: Callable[..., Any], *args: Any, of: float | int | None = None) -> Figure:

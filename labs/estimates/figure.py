@@ -32,47 +32,71 @@ class Figure:
         return shown(self.value, self.unit, self.of)
 
 
+def counted(number: int, noun: str) -> str:
+    """'1 token', '2,000 tokens'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shown_rate(per_s: float, nouns: str) -> str:
+    """'1 request/s', '20 requests/s'."""
+    return f"{per_s:,.10g} {_singular(nouns) if per_s == 1 else nouns}/s"
+
+
 def shown(value: float | int, unit: str, of: float | int | None = None) -> str:
-    """A number with its unit, scaled so that it is short; `of` is scaled alike."""
+    """A number with its unit, scaled so that it is short; the larger of value and `of` chooses the scale of both."""
     if unit in ("FLOP", "FLOP/s"):
-        scale, prefix = next((pair for pair in _SCALES if abs(value) >= pair[0]), _SCALES[-1])
+        largest = max(abs(value), of or 0)
+        scale, prefix = next((pair for pair in _SCALES if largest >= pair[0]), _SCALES[-1])
         digits = 2 if unit == "FLOP" else 1
-        part = "" if of is None else f" of {of / scale:,.{digits}f}"
-        return f"{value / scale:,.{digits}f}{part} {prefix}{unit}"
+        part = "" if of is None else f" of {_decimal(of / scale, digits)}"
+        return f"{_decimal(value / scale, digits)}{part} {prefix}{unit}"
     part = "" if of is None else f" of {of:,}"
     if unit == "s":
         return _shown_time(value)
     if unit == "bytes":
         scale, name = next((pair for pair in _BINARY if value >= pair[0]), _BINARY[-1])
-        return f"{value:,.0f} bytes" if scale == 1 else f"{value / scale:,.2f} {name}"
+        return f"{value:,.0f} byte{'' if value == 1 else 's'}" if scale == 1 else f"{_decimal(value / scale, 2)} {name}"
     if unit == "ratio":
         return _shown_share(value)
     if unit == "times":
-        return f"{value:,.2f}×"
+        return f"{_decimal(value, 2)}×"
     if unit == "chance":
         return f"{value:.1e}"
-    counted = value if of is None else of
-    return f"{_shown_number(value)}{part} {unit[:-1] if counted == 1 and unit.endswith('s') else unit}"
+    return f"{_shown_number(value)}{part} {_singular(unit) if (value if of is None else of) == 1 else unit}"
+
+
+def _singular(unit: str) -> str:
+    nouns, slash, per = unit.partition("/")
+    return nouns.removesuffix("s") + slash + per
 
 
 def _shown_number(value: float | int) -> str:
     if isinstance(value, int):
         return f"{value:,}"
-    if abs(value) >= 1e9:
-        return f"{value:.1e}"
-    return f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else _decimal(value, 1)
+
+
+def _decimal(number: float, digits: int) -> str:
+    """With some digits behind the point; the smallest numbers keep two that say something, the largest an exponent."""
+    if abs(number) >= 1e9:
+        return f"{number:.1e}"
+    if 0 < abs(number) < 10.0 ** (1 - digits):
+        return f"{number:.2g}"
+    return f"{number:,.{digits}f}"
 
 
 def _shown_share(value: float) -> str:
-    """A percentage that says 100 only when it is: 1,999 of 2,000 are 99.95 %."""
+    """A percentage that says 100 only when it is: 1,999 of 2,000 are 99.95 %, all but one of 10⁹ are >99.9999 %."""
+    if value == 1:
+        return "100 %"
     for digits in (1, 2, 4):
-        text = f"{value * 100:,.{digits}f}"
+        text = _decimal(value * 100, digits)
         if float(text.replace(",", "")) != 100:
-            break
-    return f"{text if value != 1 else '100'} %"
+            return f"{text} %"
+    return ">99.9999 %" if value < 1 else "<100.0001 %"
 
 
 def _shown_time(seconds: float) -> str:
     scale, unit = next((pair for pair in _TIMES if abs(seconds) >= pair[0]), _TIMES[-1])
     number = seconds / scale
-    return f"{number:,.1f} {unit}" if number < 1e6 else f"{number:.1e} {unit}"
+    return f"{_decimal(number, 1)} {unit}" if number < 1e6 else f"{number:.1e} {unit}"

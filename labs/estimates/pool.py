@@ -8,7 +8,7 @@ from engine.cost_model import Gpu, ModelShape
 from labs import theory
 from labs.estimates.collision import HASH_BITS
 from labs.estimates.estimate import Estimate, Granularity, figure, gpu_text, model_text
-from labs.estimates.figure import Figure, shown
+from labs.estimates.figure import Figure, counted, shown
 
 
 def estimate_pool(
@@ -50,7 +50,7 @@ def estimate_pool(
         figure("usable_blocks", "usable", nouns, theory.usable_blocks, blocks.value),
         figure("tokens", "tokens", "tokens", theory.pool_tokens, usable, unit),
         figure(
-            "concurrent_requests", f"requests of {max_model_len:,} tokens at once", "requests",
+            "concurrent_requests", f"requests of {counted(max_model_len, 'token')} at once", "requests",
             theory.concurrent_requests, usable, max_model_len, unit,
         ),
         figure("key_bytes", f"keys of all blocks, {algorithm}", "bytes", theory.key_bytes, usable, HASH_BITS[algorithm]),
@@ -70,9 +70,15 @@ def estimate_pool(
 def _remarks(num_usable: int, max_model_len: int, unit: int, is_gpu: bool) -> list[str]:
     remarks = ["The null block stands for positions that no block holds; it never holds tokens."]
     if theory.concurrent_requests(num_usable, max_model_len, unit) == 0:
-        remarks.append(f"Not even one request of {max_model_len:,} tokens fits: a server would refuse to start.")
+        remarks.append(f"Not even one request of {counted(max_model_len, 'token')} fits: a server would refuse to start.")
     else:
         remarks.append("Requests that share a prefix share its blocks: then more of them fit.")
+    if unit >= max_model_len:
+        fills = "No block can ever fill: it holds" if unit > max_model_len else "No block can ever be reused: it holds"
+        remarks.append(
+            f"{fills} {counted(unit, 'token')}, a request at most {max_model_len:,}, and a hit takes a full block and one token "
+            "behind it. Prefix caching would be on and find nothing, for every request: make the block smaller."
+        )
     if is_gpu:
         remarks.append(
             "An upper bound: activations, captured graphs and the driver take their part. A server prints what is left; "

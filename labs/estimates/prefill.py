@@ -7,7 +7,7 @@ from dataclasses import replace
 from engine.cost_model import Gpu, ModelShape
 from labs import theory
 from labs.estimates.estimate import Estimate, figure, gpu_text, model_text
-from labs.estimates.figure import Figure, shown
+from labs.estimates.figure import Figure, counted, shown, shown_rate
 
 
 def estimate_prefill(
@@ -37,7 +37,7 @@ def estimate_prefill(
         figures.append(figure("saturation_warm", "saturated, with the cache, from", "requests/s", saturation, *on_gpu, *warm))
     cached = f", {cached_tokens:,} of them cached" if cached_tokens else ""
     estimate = Estimate(
-        title=f"Prefill of {prompt_tokens:,} tokens{cached}: {shape.name} on {gpu.name}, MFU {mfu}",
+        title=f"Prefill of {counted(prompt_tokens, 'token')}{cached}: {shape.name} on {gpu.name}, MFU {mfu:g}",
         inputs={
             "model": shape.name, "model_source": shape.source, "gpu": gpu.name, "gpu_source": gpu.source, "mfu": mfu,
             "prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens, "requests_per_s": requests_per_s,
@@ -51,7 +51,7 @@ def estimate_prefill(
 
 def _rate_figures(on_gpu: tuple[ModelShape, Gpu, float], prompt: int, cached: int, rate: float) -> list[Figure]:
     shape, gpu, mfu = on_gpu
-    at = f"at {rate:g} requests/s"
+    at = f"at {shown_rate(rate, 'requests')}"
     delivered = theory.achieved_flops_per_s(gpu, mfu)
     figures = []
     if cached:
@@ -69,7 +69,7 @@ def _rate_figures(on_gpu: tuple[ModelShape, Gpu, float], prompt: int, cached: in
 
 def _rate_verdict(estimate: Estimate, rate: float) -> str:
     """Whether one GPU bears the rate, in words."""
-    at = f"at {rate:g} requests/s"
+    at = f"at {shown_rate(rate, 'requests')}"
     has_cache = bool(estimate.inputs["cached_tokens"])
     if has_cache and estimate["load_warm"] >= 1:
         return f"Saturated {at}, even with the cache: queues grow without end."
@@ -96,5 +96,5 @@ def _fit_remarks(shape: ModelShape, gpu: Gpu, estimate: Estimate) -> list[str]:
     if theory.pool_bytes(gpu, 1.0, shape) <= 0:
         remarks.append(f"The weights (bf16) do not fit in one {gpu.name}: read the times as those of one GPU's arithmetic.")
     if estimate.inputs["prompt_tokens"] > shape.max_model_len:
-        remarks.append(f"{shape.name} takes at most {shape.max_model_len:,} tokens.")
+        remarks.append(f"{shape.name} takes at most {counted(shape.max_model_len, 'token')}.")
     return remarks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labs import theory
 from labs.estimates.estimate import Estimate, Granularity, figure
-from labs.estimates.figure import Figure
+from labs.estimates.figure import Figure, counted
 
 
 def estimate_reuse(
@@ -55,10 +55,10 @@ def estimate_reuse(
 
 def _title(prompt_tokens: int, match_tokens: int | None) -> str:
     if match_tokens is None:
-        return f"A turn of {prompt_tokens:,} prompt tokens"
+        return f"A turn of {counted(prompt_tokens, 'prompt token')}"
     if match_tokens == prompt_tokens:
-        return f"Exact repeat of {prompt_tokens:,} tokens"
-    return f"{prompt_tokens:,} tokens, the first {match_tokens:,} in the cache"
+        return f"Exact repeat of {counted(prompt_tokens, 'token')}"
+    return f"{counted(prompt_tokens, 'token')}, the first {match_tokens:,} in the cache"
 
 
 def _figures(prompt: int, match: int, granularity: Granularity, drafter: bool) -> list[Figure]:
@@ -96,7 +96,7 @@ def _remarks(prompt: int, match: int, granularity: Granularity, drafter: bool) -
         whole = "" if unit == 1 else f", and only whole {noun}s are reused"
         remarks.append(
             "The last token is computed again: its logits choose the next one. "
-            f"So at most {prompt - 1:,} tokens can match{whole}."
+            f"So at most {counted(prompt - 1, 'token')} can match{whole}."
         )
     if 0 < match < unit:
         remarks.append(f"The shared prefix is shorter than one {noun}: 0 hits.")
@@ -119,7 +119,7 @@ def _remarks(prompt: int, match: int, granularity: Granularity, drafter: bool) -
 
 def _series_figures(num_requests: int, shared: int, prompt: int, unit: int, drafter: bool) -> list[Figure]:
     law = theory.drafter_shared_prefix_hits if drafter else theory.shared_prefix_hits
-    who = f"{num_requests:,} requests" if num_requests > 1 else "1 request"
+    who = counted(num_requests, "request")
     queries = figure("series_queries", "tokens looked up", "tokens", theory.queries, num_requests, prompt)
     hits = figure("series_hits", f"hits of {who}", "tokens", law, num_requests, shared, prompt, unit, of=queries.value)
     return [

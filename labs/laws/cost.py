@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Iterable
 
 from engine import cost_model
@@ -69,20 +70,71 @@ def simulated_ttft(
     return seconds
 
 
-def queueing_ttfts(arrivals_s: Iterable[float], seconds_each: float) -> list[float]:
-    """Seconds from each arrival to its end, where one server takes equal requests in turn, first come, first served.
+@dataclass(frozen=True)
+class StepCost:
+    """What a step of a simulated engine may compute, and what it costs."""
 
-    A request starts when it is there and the one before it is done (Lindley 1952); above 1/seconds_each arrivals a second
-    the queue grows with every request.
+    shape: ModelShape
+    gpu: Gpu
+    mfu: float
+    overhead_s: float  # of every step
+    token_budget: int  # most tokens of a step
+    max_requests: int  # most requests of a step
+    dtype_bytes: int = 2
+
+    def seconds(self, ranges: list[tuple[int, int]]) -> float:
+        return self.overhead_s + cost_model.step_seconds(self.shape, self.gpu, self.mfu, ranges, self.dtype_bytes)
+
+
+def batched_ttfts(arrivals_s: Iterable[float], cached_tokens: int, prompt_tokens: int, cost: StepCost) -> list[float]:
+    """Seconds from each arrival to its first token, where a step serves all that wait, first come, first served.
+
+    A step takes requests in order until its budget or its seats are used up; one that did not fit whole goes on in the next.
+    Whoever comes while a step runs waits for its end, and all requests that a step ends are answered at its end. Prompts are
+    equally long and have the same number of cached tokens. Above the rate that fills the GPU, the queue grows with every
+    request (Lindley 1952).
     """
-    found, free_at = [], 0.0
-    for arrival in arrivals_s:
-        free_at = max(arrival, free_at) + seconds_each
-        found.append(free_at - arrival)
+    arrivals = list(arrivals_s)
+    done = [cached_tokens] * len(arrivals)  # computed tokens
+    found = [0.0] * len(arrivals)
+    first, now = 0, 0.0  # all before `first` are answered
+    while first < len(arrivals):
+        now = max(now, arrivals[first])
+        budget, ranges = cost.token_budget, {}
+        for index in range(first, min(first + cost.max_requests, len(arrivals))):
+            if arrivals[index] > now or budget == 0:
+                break
+            num_tokens = min(budget, prompt_tokens - done[index])
+            ranges[index] = (done[index], done[index] + num_tokens)
+            budget -= num_tokens
+        now += cost.seconds(list(ranges.values()))
+        for index, (_, end) in ranges.items():
+            done[index] = end
+            if end == prompt_tokens:
+                found[index] = now - arrivals[index]
+                first = index + 1
     return found
 
 
-@law("{requests_per_s}·FLOPs of the first {shared_tokens:,} tokens, {shape.name}")
+@law(
+    "({start_s:.3g} s + FLOPs of {prompt_tokens:,} tokens / {flops_per_s:.4g}) / ({start_s:.3g} s + 2·FLOPs of those after the "
+    "first {cached_tokens:,} / {flops_per_s:.4g}), {shape.name}"
+)
+def least_cold_over_warm(
+    shape: ModelShape, cached_tokens: int, prompt_tokens: int, start_s: float, flops_per_s: float
+) -> float:
+    """How many times longer a prefill takes at least without its cached tokens, on any machine of a kind.
+
+    start_s      more than a request costs there whatever it computes
+    flops_per_s  more than the machine computes; the few tokens of the rest fill it half as well
+
+    A larger start and faster arithmetic both bring the ratio nearer to 1.
+    """
+    cold, warm = (prefill_flops(shape, start, prompt_tokens) / flops_per_s for start in (0, cached_tokens))
+    return (start_s + cold) / (start_s + 2 * warm)
+
+
+@law("{requests_per_s:.10g}·FLOPs of the first {shared_tokens:,} tokens, {shape.name}")
 def redundant_flops_per_s(shape: ModelShape, shared_tokens: int, requests_per_s: float) -> float:
     """FLOP/s spent on computing a shared prefix anew for each request; beside it stands peak · MFU."""
     return requests_per_s * prefill_flops(shape, 0, shared_tokens)
@@ -94,7 +146,7 @@ def saturating_requests_per_s(shape: ModelShape, gpu: Gpu, mfu: float, start: in
     return 1 / prefill_seconds(shape, gpu, mfu, start, end)
 
 
-@law("{requests_per_s}·FLOPs of tokens [{start:,}, {end:,}) of {shape.name} / ({gpu.peak_flops_per_s:.4g}·{mfu})")
+@law("{requests_per_s:.10g}·FLOPs of tokens [{start:,}, {end:,}) of {shape.name} / ({gpu.peak_flops_per_s:.4g}·{mfu})")
 def prefill_load(shape: ModelShape, gpu: Gpu, mfu: float, start: int, end: int, requests_per_s: float) -> float:
     """The share of a GPU's arithmetic that prefills of tokens [start, end) ask at a rate; from 1 on queues grow."""
     return requests_per_s * prefill_seconds(shape, gpu, mfu, start, end)

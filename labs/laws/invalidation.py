@@ -12,11 +12,11 @@ def resets_accepted(num_holders: int) -> int:
     return int(num_holders == 0)
 
 
-@law("0 if {num_stale:,} stale tokens = 0, else 1 of {num_tokens} or more")
-def fewest_wrong_outputs(num_stale: int, num_tokens: int) -> int:
-    """Output tokens, of k, that differ at least from those of the new weights, when m tokens' K/V are of old ones.
+@law("0 if {num_wrong:,} tokens of wrong K/V = 0, else 1 of {num_tokens} or more")
+def fewest_wrong_outputs(num_wrong: int, num_tokens: int) -> int:
+    """Output tokens, of k, that differ at least when m tokens' K/V are of old weights or of another request.
 
-    None without stale K/V. With any, the model reads keys and values that it would not have computed: some token differs
-    when the weights changed enough to matter, and no error says so.
+    None without such K/V. With any, the model reads keys and values that it would not have computed: some token differs
+    when they differ enough to matter, and no error says so.
     """
-    return int(num_stale > 0 and num_tokens > 0)
+    return int(num_wrong > 0 and num_tokens > 0)

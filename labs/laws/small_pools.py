@@ -58,6 +58,38 @@ def outputs_before_preemption(num_requests: int, prompt_tokens: int, unit: int, 
     return most - prompt_tokens + 1
 
 
+@law(
+    "1 if ⌈{prompt_tokens:,}/{unit}⌉ ≤ ⌊{num_usable:,}/2⌋ and {unit}·⌊{num_usable:,}/2⌋ − {prompt_tokens:,} + 1 < {output_tokens:,},"
+    " else 0"
+)
+def preemptions_of_newer(prompt_tokens: int, output_tokens: int, unit: int, num_usable: int) -> int:
+    """How often the newer of two equal requests is preempted: once, if both start and then lack a block before they end.
+
+    Who waits for room holds nothing that could be taken; who was preempted resumes when the other has ended, and is alone.
+    """
+    if -(-prompt_tokens // unit) > num_usable // 2:
+        return 0
+    return int(outputs_before_preemption(2, prompt_tokens, unit, num_usable) < output_tokens)
+
+
+@law("min({output_tokens:,}, {unit}·⌊{num_usable:,}/2⌋ − {prompt_tokens:,} + 1)")
+def outputs_of_newer(prompt_tokens: int, output_tokens: int, unit: int, num_usable: int) -> int:
+    """Tokens the newer of two equal requests generates before it is preempted, or all k: then it never is."""
+    return min(output_tokens, outputs_before_preemption(2, prompt_tokens, unit, num_usable))
+
+
+@law("{num_preempted}·{num_tokens:,}")
+def of_preempted(num_preempted: int, num_tokens: int) -> int:
+    """Tokens looked up, found or computed again by so many preempted requests of m tokens: none where nobody is preempted."""
+    return num_preempted * num_tokens
+
+
+@law("(1 − {times_counted}) of every token")
+def unaccounted_tokens(times_counted: int) -> int:
+    """Of every token that a resumed request looks up or finds, what its own counters miss: none, each is counted once."""
+    return 1 - times_counted
+
+
 @law("{prompt_tokens:,} + {num_outputs:,}")
 def resumed_queries(prompt_tokens: int, num_outputs: int) -> int:
     """Tokens that a preempted request looks up when it resumes: its prompt and what it had generated."""

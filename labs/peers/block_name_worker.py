@@ -97,7 +97,7 @@ def _named(hasher: BlockHasher, task: NamingTask, identifiers: Sequence[str]) ->
 
 def _start(hash_seed: str | None) -> subprocess.Popen[str]:
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join([root, *(entry for entry in sys.path if entry)])
     if hash_seed is not None:
         environment["PYTHONHASHSEED"] = hash_seed

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence
 
 from engine.llm_engine import LLMEngine
+from engine.model.simulated_runner import STEP_OVERHEAD_S
 from engine.request import SamplingParams
 from labs import theory
 from labs.measure import percentiles
-from labs.scenarios.prefill_series import time_law
 from labs.protocol import LabSession, Measurement, Prediction
+from labs.scenarios.prefill_series import TIME_TOLERANCE_S, time_law
 from labs.targets.base import Target, TargetError
 from labs.workload import TokenIds
 
@@ -76,20 +77,19 @@ def serve_arrivals(
     return [found[index] for index in range(len(prompts))]
 
 
-def predicted_ttft(percent: int, arrivals_s: Sequence[float], least_s: float, most_s: float, step_s: float) -> Prediction:
-    """A percentile of the times to first token, from one server that takes requests in turn.
-
-    least_s  seconds a request keeps the server busy at least: its arithmetic
-    most_s   seconds it takes alone: overhead and reading too, which a batch shares
-    step_s   the longest step: a batch is answered at its end, a request of it by so much later at most
-    """
-    low, high = (percentiles(theory.queueing_ttfts(arrivals_s, each), (percent,))[percent] for each in (least_s, most_s))
+def predicted_ttft(
+    percent: int, arrivals_s: Sequence[float], cached_tokens: int, prompt_tokens: int, cost: theory.StepCost
+) -> Prediction:
+    """A percentile of the times to first token, by the arrival times and the cost of each step, to the nanosecond."""
+    times = theory.batched_ttfts(arrivals_s, cached_tokens, prompt_tokens, cost)
+    value = percentiles(times, (percent,))[percent]
     law = (
-        f"one server, {least_s * 1e3:,.2f} to {most_s * 1e3:,.2f} ms each, first come, first served, "
-        f"and up to a step of {step_s * 1e3:,.1f} ms longer"
+        f"p{percent} of {len(times)} requests with {prompt_tokens - cached_tokens:,} tokens to compute, first come, first "
+        f"served, up to {cost.token_budget:,} tokens a step = {value * 1e3:,.2f} ms"
     )
-    # A request cut in two by the budget pays the overhead of another step.
-    return Prediction(low, law, low * (1 - 1e-9), high * 1.05 + step_s)
+    # Each step adds its rounding to the clock.
+    tolerance_s = TIME_TOLERANCE_S * len(times)
+    return Prediction(value, law, value - tolerance_s, value + tolerance_s)
 
 
 @dataclass(frozen=True)
@@ -114,17 +114,18 @@ class ArrivalSeries:
         runner: Any = target.engine.runner
         length, unit, count = len(self.prompts[0]), target.info.unit_size, len(self.prompts)
         if target.info.prefix_cache == "none":
-            each, hits = 0, Prediction(0, "without a cache nothing is looked up")
+            nothing, text = theory.predict(theory.queries, 0, length)
+            each, hits = 0, Prediction(nothing, f"without a cache nothing is looked up: {text}")
         else:
             # One request more, the first, pays: it was sent before.
             each = theory.reuse(self.shared_tokens, length, unit)
             hits = Prediction(*theory.predict(theory.shared_prefix_hits, count + 1, self.shared_tokens, length, unit))
         alone_s = float(time_law(target, runner.shape, each, length).value)
         least_s = theory.prefill_seconds(runner.shape, runner.gpu, runner.mfu, each, length)
-        # A step computes the budget at most, and a token at a prompt's end costs at most twice the average one.
-        step_s = alone_s * max(1.0, 2 * target.engine.config.max_num_batched_tokens / (length - each))
+        limits = target.engine.config.max_num_batched_tokens, target.engine.config.max_num_seqs
+        cost = theory.StepCost(runner.shape, runner.gpu, runner.mfu, STEP_OVERHEAD_S, *limits, runner.dtype_bytes)
         arrivals_s = arrival_times(self.requests_per_s, count, self.seed)
-        laws = {percent: predicted_ttft(percent, arrivals_s, least_s, alone_s, step_s) for percent in (50, 90)}
+        laws = {percent: predicted_ttft(percent, arrivals_s, each, length, cost) for percent in (50, 90)}
         full = theory.predict(theory.saturating_requests_per_s, runner.shape, runner.gpu, runner.mfu, each, length)
 
         group = f"arrivals, {runner.shape.name} on {runner.gpu.name}"

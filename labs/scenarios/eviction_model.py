@@ -23,7 +23,7 @@ class Served:
     """What one request found, and which blocks died for it, in order."""
 
     hits: int  # tokens
-    evicted: list[BlockName] = field(default_factory=list)
+    evicted: list[BlockName] = field(default_factory=list)  # also those that the request itself fills anew
 
 
 class EvictionModel(Protocol):

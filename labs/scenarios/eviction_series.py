@@ -11,8 +11,8 @@ from typing import Any, Sequence
 
 from labs import theory
 from labs.caches import Cache, caches
-from labs.scenarios.eviction_model import EvictionModel, NamedBlocks, Served, WholeLeaves, replay
 from labs.protocol import Prediction
+from labs.scenarios.eviction_model import EvictionModel, NamedBlocks, Served, WholeLeaves, replay
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -58,13 +58,13 @@ class Cycle:
     def letters(self) -> list[str]:
         return [LETTERS[number % self.num_prompts] for number in range(self.num_requests)]
 
-    def served(self, order: Order) -> list[Served] | None:
-        """What each request finds and evicts, by the model; None where that hangs on a tie."""
-        return replay(order.model(self.pool_tokens), self.letters, self.prompt_tokens) if self._is_decided(order) else None
+    def served(self, order: Order) -> list[Served]:
+        """What each request finds and evicts, by the model."""
+        return replay(order.model(self.pool_tokens), self.letters, self.prompt_tokens)
 
     def per_turn(self, order: Order) -> Prediction | None:
-        """What a prompt finds at each turn but its first."""
-        if not self._is_decided(order):
+        """What a prompt finds at each turn but its first; None where the law does not reach."""
+        if self._is_filled_to_the_last_page(order):
             return None
         law = theory.turn_hits_tails_first if order.keeps_heads else theory.turn_hits_whole_prompts
         num_usable = order.num_usable(self.pool_tokens)
@@ -76,10 +76,10 @@ class Cycle:
             return None
         return Prediction(*theory.predict(theory.hits_in_turn, self.num_requests, self.num_prompts, int(per_turn.value)))
 
-    def _is_decided(self, order: Order) -> bool:
-        """Not where a tree is filled to the last page: the page a hit computes anew costs a leaf, and two may be equally old."""
+    def _is_filled_to_the_last_page(self, order: Order) -> bool:
+        """Whether all prompts fill a tree's pool exactly: the page that a hit computes anew then costs a leaf."""
         num_pages, rest = divmod(self.prompt_tokens, order.cache.unit)
-        return order.cache.is_hash or rest > 0 or order.num_usable(self.pool_tokens) != self.num_prompts * num_pages
+        return not order.cache.is_hash and rest == 0 and order.num_usable(self.pool_tokens) == self.num_prompts * num_pages
 
     @property
     def queries(self) -> Prediction:

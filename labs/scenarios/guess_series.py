@@ -11,10 +11,18 @@ from engine import cost_model
 from labs import theory
 from labs.caches import Cache
 from labs.measure import auc
-from labs.scenarios.prompt_guesses import (
-    GUESSES, TICK_DIGITS, Arm, PromptGuesses, WholeGuesses, guess_prompts, guess_tokens, hits_of, probe,
-)  # fmt: skip
 from labs.protocol import LabSession, Measurement, Prediction
+from labs.scenarios.prompt_guesses import (
+    GUESSES,
+    TICK_DIGITS,
+    Arm,
+    PromptGuesses,
+    WholeGuesses,
+    guess_prompts,
+    guess_tokens,
+    hits_of,
+    probe,
+)  # fmt: skip
 from labs.targets.base import Target
 
 RIGHT, CONTROL = GUESSES

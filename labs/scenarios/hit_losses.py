@@ -48,9 +48,10 @@ class HitLosses:
 def difference_text(first: HitLosses, second: HitLosses) -> str:
     """Hits of the first minus hits of the second, by kind: what the second loses and the first does not."""
     parts = {kind: tokens - first.by_kind[kind] for kind, tokens in second.by_kind.items()}
-    shown = [f"{kind} {_signed(tokens)}" for kind, tokens in parts.items() if tokens]
-    return f"{', '.join(shown) or 'the same losses'} = {_signed(first.hits - second.hits)}"
+    shown = [f"{kind} {signed(tokens)}" for kind, tokens in parts.items() if tokens]
+    return f"{', '.join(shown) or 'the same losses'} = {signed(first.hits - second.hits)}"
 
 
-def _signed(number: int) -> str:
+def signed(number: int) -> str:
+    """"+1,024", "−25" or "0"."""
     return f"{number:+,}".replace("-", "−") if number else "0"

@@ -11,9 +11,9 @@ from typing import Any, Iterator
 
 from labs import theory
 from labs.caches import Cache
-from labs.scenarios.identity_series import IdentityRequest, may_reuse
 from labs.output_check import FLOAT32_NEAR_TIE
 from labs.protocol import Measurement, Prediction
+from labs.scenarios.identity_series import IdentityRequest, may_reuse
 from labs.targets.base import Completion
 
 
@@ -76,16 +76,20 @@ class TrapResult:
             ("undue", self.undue, undue_law),
         ]
         if answer is not None:
-            most = len(answer.output_token_ids)
-            same = Prediction(0, "the right key finds what the request would have computed")
-            other = Prediction(1, f"K/V of another request: 1 to {most} tokens", 1, most) if trap.changes_answer else same
+            same = Prediction(*theory.predict(theory.differing_outputs, "the cache"))
             counts.append(("changed", num_changed(answer, self.right), same))
-            counts.append(("changed, wrong", num_changed(answer, self.wrong), other))
+            counts.append(("changed, wrong", num_changed(answer, self.wrong), self._changed_law(len(answer.output_token_ids))))
         group = f"{cache.title}: the wrong key beside the right one"
         return [
             Measurement(name, "tokens", (value,), group, trap.row, law, key=name == "wrong")
             for name, value, law in counts
         ]  # fmt: skip
+
+    def _changed_law(self, num_tokens: int) -> Prediction:
+        """Tokens of the answer that differ under the wrong key: none where K/V are equal (a salt), else at least one."""
+        num_wrong = int(self.wrong_law.value - self.right_law.value) if self.trap.changes_answer else 0
+        least, text = theory.predict(theory.fewest_wrong_outputs, num_wrong, num_tokens)
+        return Prediction(least, text, least, num_tokens) if least else Prediction(least, text)
 
 
 def num_changed(answer: Completion, other: Completion) -> int:

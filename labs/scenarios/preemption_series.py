@@ -13,11 +13,11 @@ from typing import Sequence
 from engine.errors import EngineError
 from engine.request import SamplingParams
 from labs import theory
-from labs.watch.block_map import BlockMap
 from labs.caches import Cache
-from labs.watch.preemption_watch import PreemptionWatch
 from labs.protocol import Prediction
 from labs.targets.base import CacheCounters, Target, TargetError
+from labs.watch.block_map import BlockMap
+from labs.watch.preemption_watch import PreemptionWatch
 from labs.workload import TokenIds
 
 
@@ -49,36 +49,34 @@ class Pair:
         return -(-self.prompt_tokens // self.cache.unit) > self.num_usable // 2
 
     @property
-    def preempted_at(self) -> theory.Predicted | None:
-        """Tokens generated when the second is preempted; None if it never is."""
-        if self.waits:
-            return None
-        law = theory.outputs_before_preemption
-        outputs = theory.predict(law, 2, self.prompt_tokens, self.cache.unit, self.num_usable)
-        return outputs if outputs.value < self.output_tokens else None
+    def preempts(self) -> bool:
+        """Whether the second is preempted."""
+        return bool(theory.preemptions_of_newer(self.prompt_tokens, self.output_tokens, self.cache.unit, self.num_usable))
 
     def predictions(self) -> dict[str, Prediction]:
         """By the name of the measurement."""
-        queries = Prediction(*theory.predict(theory.queries, 2, self.prompt_tokens))
-        found = {"hits": Prediction(0, "the prompts share nothing"), "queries": queries}
+        sizes = (self.prompt_tokens, self.output_tokens, self.cache.unit, self.num_usable)
+        hits = theory.predict(theory.shared_prefix_hits, 2, 0, self.prompt_tokens, self.cache.unit)
+        queries = theory.predict(theory.queries, 2, self.prompt_tokens)
+        first = {"hits": Prediction(*hits), "queries": Prediction(*queries)}
+        preempted = theory.predict(theory.preemptions_of_newer, *sizes)
         if self.waits:
             refused = Prediction(*theory.predict(theory.failed_admissions, self.output_tokens))
-            return {"refused": refused, "preempted": Prediction(0, "who holds no blocks is not preempted"), **found}
-        outputs = self.preempted_at
-        if outputs is None:
-            nothing = Prediction(0, "there is room for both")
-            never = {"preempted": nothing, "outputs": Prediction(self.output_tokens, "it is never preempted")}
-            return {**never, "looked_up": nothing, "found": nothing, "computed_twice": nothing, **found}
+            return {"refused": refused, "preempted": Prediction(*preempted), **first}
+        outputs = theory.predict(theory.outputs_of_newer, *sizes)
+        found = {"preempted": Prediction(*preempted), "outputs": Prediction(*outputs)}
+        if not preempted.value:
+            nothing = Prediction(*theory.predict(theory.of_preempted, 0, self.prompt_tokens + self.output_tokens))
+            return {**found, "looked_up": nothing, "found": nothing, "computed_twice": nothing, **first}
         law_of_hits = theory.resumed_hits_tails_first if self.cache.is_hash else theory.resumed_hits_whole_leaf
         looked_up = theory.predict(theory.resumed_queries, self.prompt_tokens, int(outputs.value))
-        hits = theory.predict(law_of_hits, self.prompt_tokens, self.output_tokens, self.cache.unit, self.num_usable)
+        again = theory.predict(law_of_hits, *sizes)
         return {
-            "preempted": Prediction(1, "the newest gives way, once: it resumes when the other has ended"),
-            "outputs": Prediction(*outputs),
-            "looked_up": Prediction(*looked_up),
-            "found": Prediction(*hits),
-            "computed_twice": Prediction(*theory.predict(theory.computed_twice, int(looked_up.value), int(hits.value))),
             **found,
+            "looked_up": Prediction(*looked_up),
+            "found": Prediction(*again),
+            "computed_twice": Prediction(*theory.predict(theory.computed_twice, int(looked_up.value), int(again.value))),
+            **first,
         }
 
 
@@ -95,6 +93,11 @@ class Run:
     @property
     def num_computed_twice(self) -> int:
         return self.watch.num_computed - self.num_needed
+
+    @property
+    def requests_per_step(self) -> float:
+        """How many requests a step served, on average."""
+        return self.watch.num_served / self.watch.num_steps
 
     @property
     def survival(self) -> float | None:

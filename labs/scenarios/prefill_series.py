@@ -1,6 +1,7 @@
 """Prefill series: prompts with so many cached and so many new tokens, and what their first token should take.
 
-On the simulated clock a time is predicted to the nanosecond; on a real one only the ratio of two, in a range.
+On the simulated clock a time is predicted to the nanosecond; on a real one only the ratio of two, in a range that follows from
+the model and the lengths, never from a time that was measured.
 """
 
 from __future__ import annotations
@@ -8,16 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from engine import cost_model
 from engine.model.simulated_runner import STEP_OVERHEAD_S
 from engine.model_shape import ModelShape
 from labs import theory
-from labs.line_fit import LineFit
 from labs.protocol import Prediction
 from labs.targets.base import Target
 from labs.workload import SharedPrefixWorkload, TokenIds
 
 TIME_TOLERANCE_S = 1e-9  # what adding up a clock rounds away
 RATIO_TOLERANCE = 1e-6
+# Of real machines, on the side where a hit is worth less: a request's fixed cost was 0.05 s on two shared cores, which
+# computed less than 0.2 TFLOP/s; 3 TFLOP/s is a server's CPU, 1 PFLOP/s more than one GPU does in 16 bit. All weights are
+# read besides, at no less than a laptop's or an old GPU's rate.
+SLOWEST_START_S = 0.05
+SLOWEST_BYTES_PER_S = {"cpu": 50e9, "gpu": 300e9}
+FASTEST_FLOPS_PER_S = {"cpu": 3e12, "gpu": 1e15}
+LEAST_VISIBLE_RATIO = 1.2  # below, what is saved is less than what times differ by
+HIGHEST_RATIO = 3
 
 
 @dataclass(frozen=True)
@@ -78,10 +87,12 @@ def time_law(target: Target, shape: ModelShape, num_hits: int, prompt_tokens: in
     return Prediction(value, law, value - TIME_TOLERANCE_S, value + TIME_TOLERANCE_S)
 
 
-def ratio_law(target: Target, shape: ModelShape, unit: int, warm: Arm, line: LineFit | None) -> Prediction:
-    """Cold over warm: on sim exactly; else from half of what the fixed cost leaves of it to 1.5 times the FLOPs' ratio.
+def ratio_law(target: Target, shape: ModelShape, unit: int, warm: Arm) -> Prediction | None:
+    """A prompt computed whole over one whose start is cached: on sim exactly; else in a range from the configuration alone.
 
-    line  fitted to seconds over FLOPs of other prompts, before
+    From what the slowest start and the fastest arithmetic of such a machine leave of the ratio, to HIGHEST_RATIO times that of
+    the FLOPs: a slow spell of shared cores may fall on one of the two. None where little is left to see: there the cache may
+    save nothing that a clock shows.
     """
     num_hits, length = warm.num_hits(unit), warm.prompt_tokens
     value, law = theory.predict(theory.cold_over_warm, shape, num_hits, length)
@@ -90,12 +101,15 @@ def ratio_law(target: Target, shape: ModelShape, unit: int, warm: Arm, line: Lin
         exact = cold_s.value / warm_s.value
         text = f"{law}; of times, overhead and reading included: {exact:.4g}"
         return Prediction(exact, text, exact * (1 - RATIO_TOLERANCE), exact * (1 + RATIO_TOLERANCE))
-    low = 1.0
-    if line is not None and line.slope > 0:
-        fixed = max(0.0, line.intercept) / line.slope  # FLOPs in whose time nothing is computed
-        all_, rest = (theory.prefill_flops(shape, found, length) for found in (0, num_hits))
-        low = max(1.0, (fixed + all_) / (fixed + rest) / 2)
-    return Prediction(value, law, low, 1.5 * value)
+    kind = "cpu" if target.info.device.startswith("cpu") else "gpu"
+    weight_bytes = cost_model.weight_bytes(shape, 4 if target.info.dtype == "float32" else 2)
+    start_s = SLOWEST_START_S + weight_bytes / SLOWEST_BYTES_PER_S[kind]
+    least, why = theory.predict(
+        theory.least_cold_over_warm, shape, num_hits, length, start_s, FASTEST_FLOPS_PER_S[kind]
+    )
+    if least < LEAST_VISIBLE_RATIO:
+        return None
+    return Prediction(value, f"{law}; at least {why}", least, HIGHEST_RATIO * value)
 
 
 def saved_law(target: Target, shape: ModelShape, unit: int, warm: Arm) -> Prediction | None:

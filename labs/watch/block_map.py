@@ -4,21 +4,22 @@
     step 2   cccc.aaaaa
     step 3   AAxxxx....     found again, and evicted for the rest
 
-What a block holds is named by its whole prefix, with either cache, so that "handed out and filled anew with other content
-in one step" is seen as an eviction. A block that lost its content and was given to a request shows the loss.
+What a block holds is named by its whole prefix, with either cache. An eviction is noted when the cache takes the name off the
+block, so "handed out and filled anew in one step" is one, with other content or with the same. A block that lost its content
+and was given to a request shows the loss.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Hashable, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, Hashable, Iterator, Sequence
 
 from engine.kvcache.radix_tree import RadixNode
 from engine.llm_engine import LLMEngine
 from engine.scheduler import SchedulerOutput
 from labs.chart import Chart, ChartSeries
-from labs.watch.step_watch import watch_steps
 from labs.targets.base import Target
+from labs.watch.step_watch import watch_steps
 
 MAX_ROWS = 24  # what fits a terminal
 
@@ -57,7 +58,7 @@ def _chain(tokens: Sequence[int], size: int, above: Hashable) -> list[Hashable]:
 class BlockMap:
     """Rows of letters, one a step, and what was evicted in all of them.
 
-    engine   idle, its cache empty
+    engine   idle; what its cache still holds stands behind the free blocks
     labels   what to call the first, second, … step; beyond them, and without, a step has its number
     changes  leave out a step that looks like the one before
 
@@ -68,27 +69,47 @@ class BlockMap:
         self._engine = engine
         self._names = labels
         self._changes = changes
-        self._columns = engine.manager.pool.free_queue.all_ids()
-        self._before: dict[int, Hashable] = {}
+        free = engine.manager.pool.free_queue.all_ids()
+        self._columns = [*free, *sorted(set(range(1, engine.manager.pool.num_blocks)) - set(free))]
+        self._lost: list[tuple[int, Hashable]] = []  # block and content, of the step at work
         self._num_steps = 0
         self.labels: list[str] = []
         self.cells: list[str] = []
         self.evicted: list[Hashable] = []  # contents, in the order of the pool's blocks within a step
 
-    def watching(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def watching(self) -> Iterator[None]:
         """Note every step inside the `with`."""
-        return watch_steps(self._engine, self._after, self._note_before)
+        cache = self._engine.manager.prefix_cache
+        # Where content ends: a named block is handed out, or a tree gives up leaves.
+        watched = ("forget", "make_room")
+        for name in watched:
+            setattr(cache, name, self._noting(getattr(cache, name)))
+        try:
+            with watch_steps(self._engine, self._after):
+                yield
+        finally:
+            for name in watched:
+                delattr(cache, name)  # the class's own is left
 
     def chart(self, title: str, x_label: str) -> Chart:
         return Chart("block_map", title, (ChartSeries("blocks", tuple(self.labels), cells=tuple(self.cells)),), "blocks", x_label)
 
-    def _note_before(self) -> None:
-        self._before = cached_content(self._engine)
+    def _noting(self, inside: Callable[[Any], None]) -> Callable[[Any], None]:
+        """The same, with what it takes from the cache noted."""
+
+        def take(argument: Any) -> None:
+            before = cached_content(self._engine)
+            inside(argument)
+            now = cached_content(self._engine)
+            self._lost += [(block, name) for block, name in before.items() if now.get(block) != name]
+
+        return take
 
     def _after(self, plan: SchedulerOutput) -> None:
-        now = cached_content(self._engine)
-        lost = [block for block in self._columns if block in self._before and now.get(block) != self._before[block]]
-        self.evicted += [self._before[block] for block in lost]
+        now, lost = cached_content(self._engine), {block for block, _ in self._lost}
+        self.evicted += [name for _, name in sorted(self._lost, key=lambda one: self._columns.index(one[0]))]
+        self._lost.clear()
         row = "".join("x" if block in lost else self._letter(block, block in now) for block in self._columns)
         if len(self.cells) < MAX_ROWS and not (self._changes and self.cells and row == self.cells[-1]):
             self.labels.append(self._names[self._num_steps] if self._num_steps < len(self._names) else str(self._num_steps + 1))

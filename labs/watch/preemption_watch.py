@@ -38,6 +38,8 @@ class PreemptionWatch:
         self.preemptions: list[Preemption] = []
         self.resumptions: list[Resumption] = []
         self.num_computed = 0  # tokens computed in all steps
+        self.num_steps = 0  # that computed something
+        self.num_served = 0  # requests in all steps, one counted in each step that served it
         self.num_refused = 0  # steps that left the first waiting request where it was, for lack of blocks
 
     def watching(self) -> AbstractContextManager[None]:
@@ -51,5 +53,7 @@ class PreemptionWatch:
             self.preemptions.append(Preemption(self._numbers[request.request_id], request.num_output_tokens))
         self.resumptions += [Resumption(request.num_tokens, hits) for request, hits in plan.resumed]
         self.num_computed += plan.num_scheduled_tokens
+        self.num_steps += bool(plan.scheduled)
+        self.num_served += len(plan.scheduled)
         # After a preemption nobody is tried.
         self.num_refused += not plan.preempted and len(self._engine.scheduler.waiting) > 0

@@ -1,12 +1,13 @@
 """A model's parameters, counted from its config.json: published totals, transformers' own count, and what is refused."""
 
 import json
+import os
 
 import pytest
 
 from engine.cost_model import MODELS, model_shape
 from engine.errors import ConfigError
-from engine.model_shape import count_parameters, read_model_shape, shape_from_config
+from engine.model_shape import MAX_FILE_BYTES, count_parameters, read_model_shape, shape_from_config
 
 # As in the config.json of meta-llama/Meta-Llama-3-8B.
 LLAMA_3_8B = {
@@ -145,3 +146,20 @@ def test_a_file_that_is_no_config_is_refused_by_its_name(tmp_path, content, reas
     with pytest.raises(ConfigError, match=reason) as failure:
         read_model_shape(path)
     assert failure.value.value == str(path)
+
+
+def test_what_is_no_regular_file_or_too_large_is_refused_without_reading_on(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large.json").write_text(" " * (MAX_FILE_BYTES + 1))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for name, reason in (("pipe", "not a regular file"), ("large.json", "larger than 1 MiB"), ("deep.json", "not JSON")):
+        with pytest.raises(ConfigError, match=reason):
+            read_model_shape(tmp_path / name)
+    with pytest.raises(ConfigError, match="zero is not a regular file"):
+        read_model_shape("/dev/zero")
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, float("nan"), 10**9 + 1, "8", None])
+def test_a_number_of_a_config_is_whole_and_of_a_size_that_models_have(value):
+    with pytest.raises(ConfigError, match="num_hidden_layers is .*accepted: a whole number from 1 to 1,000,000,000"):
+        shape_from_config({**LLAMA_3_8B, "num_hidden_layers": value}, "a model", "here")

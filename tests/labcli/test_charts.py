@@ -3,6 +3,7 @@
 import io
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.console import Console
 from labcli.render.chart_words import describe_chart
 from labcli.render.charts_svg import chart_figure
 from labcli.render.charts_terminal import print_chart
-from labcli.render.record_charts import MAX_ROWS, derived_charts
+from labcli.render.record_charts import MAX_ROWS, charts_of, derived_charts
 from labcli.render.svg.scale import Scale, fitting_ticks, short_number
 from labs.chart import Chart, ChartSeries, bars_of, times_of
 from labs.protocol import Measurement, Prediction
@@ -76,9 +77,10 @@ def test_a_block_map_shows_one_letter_a_block_and_what_each_means():
 @pytest.mark.parametrize("title", CHARTS)
 def test_an_svg_is_sound_and_tells_its_numbers_to_who_cannot_see_it(title):
     chart = CHARTS[title]
+    figure = ElementTree.fromstring(chart_figure(chart, 7))
     picture = svg(chart)
     assert picture.get("role") == "img"
-    named = [picture.find(f".//*[@id='{name}']").text for name in picture.get("aria-labelledby").split()]
+    named = [figure.find(f".//*[@id='{name}']").text for name in picture.get("aria-labelledby").split()]
     assert named == [title, describe_chart(chart)]
     assert len(named[1]) > 40
 
@@ -106,7 +108,10 @@ def test_bars_of_an_svg_have_their_share_of_the_width():
 def test_small_times_over_x_are_told_in_a_unit_that_fits():
     chart = Chart("lines", "t", (ChartSeries("a", points=((1.0, 0.0002), (2.0, 0.0004))),), "s", "tokens", "time of a lookup")
     assert "time of a lookup, microseconds" in drawn(chart) and "400 ┤" in drawn(chart)
-    assert [text.text for text in svg(chart).findall(".//text[@class='unit']")] == ["time of a lookup, microseconds", "tokens"]
+    assert [text.text for text in svg(chart).findall(".//text") if "unit" in text.get("class", "")] == [
+        "time of a lookup, microseconds",
+        "tokens",
+    ]
 
 
 def test_series_differ_in_more_than_colour():
@@ -153,3 +158,16 @@ def test_ticks_are_round_within_the_axis_and_apart():
     assert Scale(1e-6, 10.0, True).ticks(4) == [1e-6, 1e-4, 1e-2, 1.0]
     assert len(fitting_ticks(Scale(0, 123_456_789_000), 100)) < 5
     assert [short_number(value) for value in (0, 0.25, 1500, 2_500_000, 1e-20)] == ["0", "0.25", "1,500", "2.5M", "1e-20"]
+
+
+def test_a_chart_of_thousands_of_rows_shows_the_first_and_says_so(record):
+    rows = [(f"row {number}", 1.0) for number in range(5_000)]
+    kept = replace(record, charts=(bars_of("title", {"predicted": rows, "measured": rows}),))
+    (chart,) = charts_of(kept)
+    assert chart.title == "title (the first 200 of 5,000 rows)"
+    assert "row 199" in drawn(chart) and "row 200" not in drawn(chart)
+
+
+def test_a_value_too_small_for_its_width_is_still_seen():
+    bars = svg(bars_of("t", {"saved": [("a", 0.001), ("b", 100.0)]}, "%")).findall(".//rect[@class='f0']")
+    assert [bar.get("width") for bar in bars] == ["0.1%", "100%"]

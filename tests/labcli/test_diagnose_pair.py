@@ -63,10 +63,10 @@ def counted_by_the_engine(requests, cache):
 
 SCENARIOS = {
     "a fresh salt per request": ("fresh_salts", "identity", [0, 0], [2000, 2000]),
-    "one salt for both": ("fixed_salt", "none", [2000, 2000], [0, 0]),
+    "one salt for both": ("fixed_salt", "parted", [2000, 2000], [0, 0]),
     "a token in front": ("unique_prepended", "front", [0, 0], [2000, 2000]),
-    "the same token in front of both": ("shared_prepended", "none", [2000, 2001], [0, 0]),
-    "a token behind": ("unique_appended", "none", [2000, 2000], [0, 0]),
+    "the same token in front of both": ("shared_prepended", "parted", [2000, 2001], [0, 0]),
+    "a token behind": ("unique_appended", "parted", [2000, 2000], [0, 0]),
     "an aligned prompt twice": ("repeated", "last token", [1984, 1999], [16, 1]),
 }
 
@@ -88,7 +88,7 @@ def test_lab_04_s_requests_are_told_apart_and_counted_as_the_engine_counts_them(
     assert all(request.cache_salt is None or request.cache_salt not in shown for request in pair)
 
 
-@pytest.mark.parametrize(("block_size", "cause", "reusable"), [(784, "too short", 0), (16, "none", 240)])
+@pytest.mark.parametrize(("block_size", "cause", "reusable"), [(784, "too short", 0), (16, "parted", 240)])
 def test_a_block_of_784_never_sees_a_prefix_of_240(diagnose, block_size, cause, reusable):
     system = list(range(240))
     report = diagnose([*system, *range(1_000, 1_660)], [*system, *range(2_000, 2_660)], "--block-size", str(block_size))
@@ -99,8 +99,9 @@ def test_a_block_of_784_never_sees_a_prefix_of_240(diagnose, block_size, cause, 
 
 def test_a_prompt_of_one_block_says_which_length_would_hit(diagnose):
     report = diagnose(list(range(16)), list(range(16)), "--block-size", "16")
-    assert (report["cause"], report["caches"][0]["reusable_tokens"]) == ("too short", 0)
-    assert "a prompt of 17 tokens would hit" in report["hint"]
+    (cache,) = report["caches"]
+    assert (report["cause"], cache["reusable_tokens"], cache["lost_tokens"]) == ("last token", 0, 16)
+    assert "Expected, no fault" in report["hint"] and "A prompt of 17 would reuse it" in report["hint"]
 
 
 # What it says
@@ -165,10 +166,58 @@ def test_a_path_that_one_request_leaves_out_is_taken_as_equal_and_said(diagnose)
     assert report["identity_differences"] == [] and report["notes"] == ["B does not say its adapter's path: taken as the other's"]
 
 
-def test_prompt_logprobs_of_b_are_warned_of(diagnose):
-    ids = list(range(65))
+def test_prompt_logprobs_of_b_are_a_cause_in_one_cache_and_unknown_to_the_other(diagnose):
+    ids = list(range(97))
     report = diagnose({"token_ids": ids}, {"token_ids": ids, "prompt_logprobs": 0})
-    assert report["cause"] == "none" and "vLLM looks nothing up" in report["notes"][0]
+    found = [(one["cause"], one["reusable_tokens"], one["lost_tokens"]) for one in report["caches"]]
+    assert found == [("logprobs", 0, 96), ("last token", 96, 1)]
+    assert "vLLM looks nothing up" in report["hint"] and "logprob_start_len" in report["notes"][0]
+
+
+def test_prompts_that_part_for_good_are_said_to_and_the_server_is_not_suspected(labcli_command):
+    write_json("a.json", [*range(20), *range(1_000, 1_980)])
+    write_json("b.json", [*range(20), *range(2_000, 2_980)])
+    result = labcli_command("diagnose-pair", "a.json", "b.json")
+    text = " ".join(result.stdout.split())
+    assert "B reuses 16 tokens of A. In the way: prompts part at position 20" in text and "they do not meet again" in text
+    assert "that is where to look" in text and "is caching on" not in text and "nothing is lost" not in text
+
+
+HOSTILE = "\x1b[2J\x9b31m\u202e\u2066\x07"
+
+
+def test_a_terminal_obeys_nothing_that_a_name_or_a_prompt_holds(labcli_command, byte_model):
+    first, second = f"a{HOSTILE}\n.json", "b.json"
+    write_json(first, {"prompt": f"front {HOSTILE} and more", "odd\x9b": 1, "lora": HOSTILE})
+    write_json(second, {"prompt": "front and more"})
+    shown = labcli_command("diagnose-pair", first, second, "--show-text").stdout
+    document = labcli_command("diagnose-pair", first, second, "--show-text", "--json").stdout
+    for text in (shown, document):
+        assert not set(HOSTILE) - set("[2J31m") & set(text)
+    assert "a\\x1b[2J\\x9b31m\\u202e\\u2066\\x07\\n.json: text" in shown
+    read = json.loads(document)
+    assert read["requests"]["A"]["path"] == first and HOSTILE in read["text"]["A"]["differing"] + read["text"]["A"]["after"]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_a_narrow_terminal_cuts_no_cell(labcli_command, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    write_json("a.json", {"token_ids": list(range(100)), "cache_salt": "a"})
+    write_json("b.json", {"token_ids": list(range(100)), "cache_salt": "b"})
+    options = ("--block-size", "784", "--page-size", "16", "--drafter")
+    text = labcli_command("diagnose-pair", "a.json", "b.json", *options).stdout
+    lines = text.splitlines()[2:]  # the files' names are not folded
+    assert "…" not in text and max(map(len, lines)) <= columns
+    said = " ".join(text.split())
+    assert said.count("another cache salt") == 3 and said.count("shorter than two blocks of 784") == 2
+
+
+def test_an_unknown_model_is_bad_usage(labcli_command):
+    for name in ("a.json", "b.json"):
+        write_json(name, {"prompt": "some text"})
+    result = labcli_command("diagnose-pair", "a.json", "b.json", "--model", "nope")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "'nope'" in result.stderr and "accepted: " in result.stderr
 
 
 def test_a_drafter_costs_the_hash_cache_a_block(diagnose):

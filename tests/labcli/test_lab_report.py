@@ -81,3 +81,26 @@ def test_counts_have_thousands_separators_and_ratios_four_digits():
     assert format_value(0.818181, "ratio") == "0.8182"
     assert format_samples((1, 1, 1), "tokens") == "1"
     assert format_samples((1.0, 2.0, 4.0), "ratio") == "2 [1–4]"
+
+
+def test_of_thousands_of_measurements_the_first_of_each_group_are_told_and_how_many_more_there_are(record):
+    rows = [
+        Measurement("hits", "tokens", (7,), group, f"request {row}", Prediction(row + 8, f"law {row}"), note=f"note {row}")
+        for group in ("first", "second")
+        for row in range(3_000)
+    ]
+    text = printed(replace(record, measurements=tuple(rows), findings=("found",) * 1_000), 80)
+    assert text.count("… and 2,500 more measurements; --json has all") == 2
+    assert "… and 2,970 more laws" in text and "… and 2,970 more notes" in text and "… and 970 more findings" in text
+    assert "0 of 6,000 predictions met exactly" in text and len(text.splitlines()) < 1_300
+
+
+def test_of_thousands_of_groups_the_first_are_told(record):
+    groups = tuple(Measurement("hits", "tokens", (7,), f"group {number}") for number in range(3_000))
+    assert "… and 2,900 more groups of measurements" in printed(replace(record, measurements=groups), 80)
+
+
+@pytest.mark.parametrize("width", [50, 80, 160])
+def test_no_line_ends_with_blanks(wide_record, width):
+    lines = printed(replace(wide_record, findings=("a finding " * 30,)), width).splitlines()
+    assert lines == [line.rstrip() for line in lines]

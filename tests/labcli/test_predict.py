@@ -26,8 +26,9 @@ EVERY = [
 
 
 @pytest.fixture
-def predict(labcli_command):
-    """`labcli predict` with these arguments: the lines it prints, folded sentences joined by the caller."""
+def predict(labcli_command, monkeypatch):
+    """`labcli predict` with these arguments, in 80 columns: the lines it prints, folded sentences joined by the caller."""
+    monkeypatch.setenv("COLUMNS", "80")
 
     def run(*arguments):
         result = labcli_command("predict", *arguments)
@@ -241,6 +242,78 @@ def test_every_number_is_explained_and_every_line_fits(predict, arguments):
     assert max(map(len, explained.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("columns, widest", [(60, 60), (80, 80), (100, 100), (300, 100)])
+def test_sentences_are_as_wide_as_the_terminal_up_to_100_columns(predict, monkeypatch, columns, widest):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for text in (predict(*PREFILL, "--rate", "20", "--explain"), predict("models")):
+        lines = [line for line in text.splitlines() if "  " not in line.strip()]  # figures and rows stay whole
+        assert widest - 15 < max(map(len, lines)) <= widest
+
+
+@pytest.mark.parametrize("text", ["2000", "2,000", "2_000", "2e3", "2.0e3", "2000.0", "+2000"])
+def test_a_count_is_read_in_the_forms_people_write(results, text):
+    assert results("reuse", "--prompt", text, "--repeat")["hits"] == 1984
+
+
+def test_the_extremes_stay_short_and_are_json(predict, results):
+    for more in (("--mfu", "1e-6", "--rate", "1e9"), ("--rate", "1e-6"), ("--mfu", "1e-6", "--rate", "1e-6")):
+        text = predict("prefill", "--model", "llama-3.3-70b", "--gpu", "l4", "--prompt", "1e9", "--cached", "999,999,999", *more)
+        assert max(map(len, text.splitlines())) <= 80
+    for value in results("collision", "--blocks", "1e100", "--bits", "1", "--per-second", "1e-6").values():
+        assert value < float("inf")
+
+
+def test_small_values_do_not_become_zero_nor_large_ones_all(predict):
+    text = predict(
+        "prefill", "--model", "llama-3.3-70b", "--gpu", "l4", "--prompt", "131072", "--cached", "100", "--rate", "0.02"
+    )
+    assert not re.search(r"\b0\.0 ", text) and figure(text, "saturated, cold, from") == "0.0013 requests/s"
+    assert re.fullmatch(r"0\.0\d+ %", figure(text, "redundant when cold"))
+    reuse = predict("reuse", "--prompt", "131072", "--match", "40", "--requests", "3")
+    assert figure(reuse, "hit rate of this request") == "0.024 %" and figure(reuse, "hit rate of 3 requests") == "0.016 %"
+    assert figure(predict("reuse", "--prompt", "1000000000", "--repeat"), "hit rate of this request") == ">99.9999 %"
+
+
+@pytest.mark.parametrize(
+    "block_size, max_model_len, says",
+    [("8320", "4096", "No block can ever fill"), ("4096", "4096", "No block can ever be reused"), ("4095", "4096", None)],
+)
+def test_a_block_no_request_can_fill_is_warned_of(predict, block_size, max_model_len, says):
+    pool = ("pool", "--model", "llama-3-8b", "--memory", "40GB", "--block-size", block_size, "--max-model-len", max_model_len)
+    text = sentences(predict(*pool))
+    assert ("find nothing, for every request" in text) == (says is not None) and (says or "") in text
+
+
+def test_one_of_a_thing_is_singular_and_a_typed_rate_stays_as_typed(predict):
+    texts = [
+        predict("reuse", "--prompt", "1", "--repeat", "--block-size", "1", "--requests", "1", "--explain"),
+        predict("collision", "--blocks", "1", "--bits", "1", "--per-second", "1"),
+        predict("prefill", "--model", "llama-3-8b", "--gpu", "h100", "--prompt", "1"),
+        predict(*POOL, "--max-model-len", "1", "--block-size", "1"),
+    ]
+    for text in texts:
+        assert not re.search(r"(?<![\d,.])1 (tokens|blocks|bits|requests|units|pages)\b", text), text
+    assert "1 block takes" in texts[1] and "1 bit" in texts[1]
+    explained = predict(*PREFILL, "--rate", "20", "--explain")
+    assert "20·FLOPs" in explained and "20.0·" not in explained
+
+
+def test_the_help_of_the_group_cuts_no_sentence(predict):
+    text = predict("--help")
+    assert not re.search(r"\w(\.\.\.|…)$", text, re.MULTILINE) and "What a prefill costs, cold and with the cache." in text
+
+
+def test_a_hostile_folder_name_is_shown_and_not_obeyed(predict, tmp_path):
+    folder = tmp_path / "a\x1b[2J\x9b31m\u202e"
+    folder.mkdir()
+    sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+    shape = {"model_type": "llama", "num_hidden_layers": 1, "max_position_embeddings": 64, **dict.fromkeys(sizes, 64)}
+    (folder / "config.json").write_text(json.dumps(shape))
+    for more in ("--explain", "--json"):
+        text = predict("pool", "--config", str(folder), "--memory", "1GB", more)
+        assert not set("\x1b\x9b\u202e") & set(text)
+
+
 def test_an_explanation_names_the_sources_of_the_figures(predict):
     said = sentences(predict(*PREFILL, "--explain"))
     assert "config.json of meta-llama/Meta-Llama-3-8B; parameters rounded as on its model card" in said
@@ -274,11 +347,15 @@ def test_the_known_models_and_gpus_are_listed_with_their_sources(predict):
     [
         ((*PREFILL[:-1], "2200"), "--cached is 2200; accepted: a whole number from 0 to 2199: the last token is always computed"),
         ((*PREFILL[:-1], "-1"), "--cached is -1; accepted: "),
-        ((*PREFILL, "--mfu", "0"), "--mfu is 0; accepted: a number above 0, up to 1"),
+        ((*PREFILL, "--mfu", "0"), "--mfu is 0; accepted: a number from 1e-6 to 1"),
         ((*PREFILL, "--mfu", "1.1"), "--mfu is 1.1; accepted: "),
-        ((*PREFILL, "--mfu", "nan"), "--mfu is nan; accepted: "),
-        ((*PREFILL, "--rate", "0"), "--rate is 0; accepted: a number above 0"),
-        ((*PREFILL, "--rate", "inf"), "--rate is inf; accepted: "),
+        ((*PREFILL, "--mfu", "nan"), "--mfu is 'nan'; accepted: "),
+        ((*PREFILL, "--mfu", "1e-320"), "--mfu is 1e-320; accepted: a number from 1e-6 to 1"),
+        ((*PREFILL, "--mfu", "0,45"), "--mfu is '0,45'; accepted: a number from 1e-6 to 1"),
+        ((*PREFILL, "--rate", "1e10"), "--rate is 1e10; accepted: a number from 1e-6 to 1e9, of requests per second"),
+        ((*PREFILL, "--rate", "1e-7"), "--rate is 1e-7; accepted: "),
+        ((*PREFILL, "--rate", "0"), "--rate is 0; accepted: a number from 1e-6 to 1e9, of requests per second"),
+        ((*PREFILL, "--rate", "inf"), "--rate is 'inf'; accepted: "),
         ((*PREFILL, "--explain", "--json"), "--explain means nothing with --json; accepted: "),
         ((*PREFILL, "--config", "x"), "--model means nothing with --config; accepted: one of them"),
         (("prefill", "--gpu", "h100", "--prompt", "5"), "--model is missing; accepted: llama-3-8b, "),
@@ -294,7 +371,12 @@ def test_the_known_models_and_gpus_are_listed_with_their_sources(predict):
         (("pool", "--config", "bare.json", "--memory", "1GB"), "--config bare.json: hidden_size is None; accepted: a whole number"),
         (("reuse", "--prompt", "5"), "nothing is known of the cache; accepted: --repeat, --match M or --outputs K"),
         (("reuse", "--prompt", "-3", "--repeat"), "--prompt is -3; accepted: a whole number from 1"),
-        (("reuse", "--prompt", "x", "--repeat"), "'--prompt': "),
+        (("reuse", "--prompt", "x", "--repeat"), "--prompt is 'x'; accepted: a whole number from 1 to 1000000000, such as 2000"),
+        (("reuse", "--prompt", "1,5", "--repeat"), "--prompt is '1,5'; accepted: "),
+        (("reuse", "--prompt", "2000.5", "--repeat"), "--prompt is 2000.5; accepted: a whole number"),
+        (("reuse", "--prompt", "nan", "--repeat"), "--prompt is 'nan'; accepted: "),
+        (("reuse", "--prompt", "1e9999", "--repeat"), "--prompt is 1e9999; accepted: "),
+        (("reuse", "--prompt", "٢٠", "--repeat"), "--prompt is '٢٠'; accepted: "),
         (("reuse", "--prompt", "5", "--match", "6"), "--match is 6; accepted: a whole number from 0 to 5, the tokens"),
         (("reuse", "--prompt", "5", "--match", "5", "--repeat"), "--match means nothing with --repeat; accepted: "),
         (("reuse", "--prompt", "5", "--repeat", "--block-size", "0"), "--block-size is 0; accepted: a whole number from 1"),
@@ -314,11 +396,20 @@ def test_the_known_models_and_gpus_are_listed_with_their_sources(predict):
         ((*POOL[:-1], "-5GB"), "--memory is '-5GB'; accepted: a size such as"),
         ((*POOL[:-1], "0"), "--memory is '0'; accepted: a size above 0"),
         ((*POOL[:-1], "2MB"), "--memory is 2,000,000 bytes; accepted: 2,097,152 bytes, one block of 16 tokens, or more"),
-        ((*POOL[:-2], "--gpu", "h100", "--utilization", "0"), "--utilization is 0; accepted: a number above 0, up to 1"),
+        ((*POOL[:-2], "--gpu", "h100", "--utilization", "0"), "--utilization is 0; accepted: a number from 1e-6 to 1"),
         ((*POOL[:-2], "--gpu", "h100", "--utilization", "0.2"), "--gpu is 'h100', whose 16.0 GB do not hold llama-3-8b; accepted: "),
-        (("collision", "--blocks", "many"), "--blocks is 'many'; accepted: a number, such as 1000000 or 1e9"),
-        (("collision", "--blocks", "0"), "--blocks is '0'; accepted: a number from 1 to 1e100"),
-        (("collision", "--blocks", "1e300"), "--blocks is '1e300'; accepted: "),
+        (("collision", "--blocks", "many"), "--blocks is 'many'; accepted: a whole number from 1 to 1e100, such as"),
+        (("collision", "--blocks", "1,5"), "--blocks is '1,5'; accepted: "),
+        (("collision", "--blocks", "1.5"), "--blocks is 1.5; accepted: a whole number"),
+        (("collision", "--blocks", "١٠٠"), "--blocks is '١٠٠'; accepted: "),
+        (("collision", "--blocks", "9", "--per-second", "1e-300"), "--per-second is 1e-300; accepted: a number from 1e-6 to "),
+        ((*POOL[:-1], "4_0,0GB"), "--memory is '4_0,0GB'; accepted: a size such as"),
+        ((*POOL[:-1], "4,0GB"), "--memory is '4,0GB'; accepted: a size such as"),
+        ((*POOL[:-1], "5iB"), "--memory is '5iB'; accepted: a size such as"),
+        (("pool", "--config", "deep.json", "--memory", "1GB"), "--config is 'deep.json'; accepted: a model's config.json"),
+        (("pool", "--config", "/dev/zero", "--memory", "1GB"), "--config is '/dev/zero'; accepted: a model's config.json"),
+        (("collision", "--blocks", "0"), "--blocks is 0; accepted: a whole number from 1 to 1e100"),
+        (("collision", "--blocks", "1e300"), "--blocks is 1e300; accepted: "),
         (("collision", "--blocks", "9", "--bits", "0"), "--bits is 0; accepted: a whole number from 1 to 512"),
         (("collision", "--blocks", "9", "--bits", "8", "--algorithm", "sha256"), "--bits means nothing with --algorithm; "),
         (("collision", "--blocks", "9", "--algorithm", "crc"), "--algorithm is 'crc'; accepted: sha256, "),
@@ -329,6 +420,7 @@ def test_the_known_models_and_gpus_are_listed_with_their_sources(predict):
 )
 def test_bad_usage_is_one_line(labcli_command, tmp_path, arguments, line):
     (tmp_path / "text.json").write_text("not json")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
     (tmp_path / "moe.json").write_text('{"model_type": "qwen3_moe"}')
     (tmp_path / "bare.json").write_text('{"model_type": "llama"}')
     result = labcli_command("predict", *arguments)

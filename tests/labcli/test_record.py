@@ -28,6 +28,9 @@ def test_an_object_that_json_lacks_is_refused(record):
         replace(record, details={"x": {1}}).to_json()
 
 
+ONE = {"name": "hits", "unit": "tokens", "samples": [1], "predicted": None}
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -37,7 +40,16 @@ def test_an_object_that_json_lacks_is_refused(record):
         ({"target": []}, "target is a list"),
         ({"surprise": 1}, r"unknown: \['surprise'\]"),
         ({"lab": {"number": 4}}, "lab lacks one of number, name, question"),
-        ({"measurements": [{"name": "hits"}]}, "a measurement does not fit"),
+        ({"measurements": [{"name": "hits"}]}, r"a measurement does not fit: fields missing: \['unit', 'samples'\]"),
+        ({"measurements": ["x"]}, "a measurement does not fit: a text stands where an object is expected"),
+        ({"measurements": [{**ONE, "wrong": 1}]}, r"a measurement does not fit: fields missing: none, unknown: \['wrong'\]"),
+        ({"measurements": [{**ONE, "samples": 5}]}, "a number stands where a list is expected"),
+        ({"measurements": [{**ONE, "samples": [1e301]}]}, "a number is larger than 1e.300, thus no finite number"),
+        ({"measurements": [{**ONE, "predicted": 5}]}, "a number stands where an object is expected"),
+        ({"measurements": [{**ONE, "predicted": {"value": 1}}]}, r"fields missing: \['law'\]"),
+        ({"measurements": [{**ONE, "params": []}]}, "the params of hits are a list"),
+        ({"charts": [{}]}, r"a chart does not fit: fields missing: \['kind', 'title', 'series'\]"),
+        ({"charts": [{"kind": "bars", "title": "t", "series": "x"}]}, "a text stands where a list is expected"),
     ],
 )
 def test_a_record_that_does_not_fit_is_refused_by_name(record, change, message):
@@ -57,3 +69,10 @@ def test_a_missing_field_is_named(record):
     del content["environment"]
     with pytest.raises(RecordError, match=r"missing: \['environment'\]"):
         ResultRecord.from_json(json.dumps(content))
+
+
+@pytest.mark.parametrize("text", ['{"schema_version": ' + "9" * 5000 + "}", "[" * 100_000, "{"])
+def test_what_cannot_be_read_is_told_without_words_of_python(text):
+    with pytest.raises(RecordError) as refused:
+        ResultRecord.from_json(text)
+    assert not any(word in str(refused.value) for word in ("sys.", "__init__", "int_max", "str", "object is not"))

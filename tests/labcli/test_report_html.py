@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from labcli.fault import UsageFault
 from labcli.render.report_html import MARKER, MAX_BYTES, build_report
 from labcli.results_store import StoredRecord
+from labs.chart import bars_of
 from labs.protocol import Measurement, Prediction
 from tests.labcli.chart_records import every_chart, hostile_text, record_with_charts
 
@@ -106,7 +108,7 @@ def test_a_page_of_many_labs_stays_small_and_says_what_it_left_out(record):
         int(number.replace(",", "")) for number in re.findall(r"The table of all ([\d,]+) measurements was left out", page)
     ]
     assert left_out and min(left_out) > max(map(int, re.findall(r"All (\d+) measurements", page)))
-    assert page.count('<svg role="img"') == 14 * 3
+    assert page.count("<svg role=img ") == 14 * 3
 
 
 def test_charts_are_left_out_only_when_no_table_is_left(record):
@@ -119,3 +121,41 @@ def test_charts_are_left_out_only_when_no_table_is_left(record):
 def test_a_small_page_leaves_nothing_out(record):
     page = page_of(many(record, 50), record)
     assert "left out" not in page and "All 50 measurements" in page and page.startswith(f"<!doctype html>\n{MARKER}")
+
+
+def missed(record, number):
+    rows = tuple(
+        Measurement("hits", "tokens", (7,), "", f"request {row}", Prediction(row + 8, f"law {row}"))
+        for row in range(number)
+    )
+    return replace(record, measurements=rows, findings=tuple(f"finding {row}" for row in range(number)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"conclusion": "long " * 200_000},
+        {"lab_config": {f"name {number}": number for number in range(50_000)}},
+        {"error": "E" * 400_000, "status": "failed"},
+        {"lab": {"number": 4, "name": "n" * 400_000, "question": "q" * 400_000}},
+        {"findings": ("<" * 400_000,)},
+        {"cache_state": "cold" * 100_000},
+        {"charts": (bars_of("t" * 400_000, {"a": [("row", 1.0)]}),)},
+    ],
+)
+def test_no_record_makes_a_page_too_large(record, change):
+    page = page_of(replace(record, **change), record)
+    assert len(page.encode("utf-8")) <= MAX_BYTES
+    assert "<li>one</li>" in page  # the other record lost nothing
+
+
+def test_a_record_of_thousands_of_missed_predictions_keeps_its_chart_and_the_first_laws(record):
+    page = page_of(missed(record, 30_000))
+    assert len(page.encode("utf-8")) <= MAX_BYTES
+    assert "<svg role=img" in page and "law 5<" in page and "laws were left out" in page and "findings were left out" in page
+
+
+def test_records_too_many_for_a_page_are_refused(record):
+    long = replace(record, lab={"number": 4, "name": "n" * 100, "question": "q" * 190})
+    with pytest.raises(UsageFault, match="1,000 records make a page of more than 300 kB .*; accepted: fewer records, or --lab"):
+        page_of(*[long] * 1_000)

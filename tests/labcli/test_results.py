@@ -75,9 +75,7 @@ def test_a_limit_says_how_many_are_not_shown(kept):
     assert kept("results", "list", "--limit", "0").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    "command", [["results"], ["results", "report"], ["results", "export", "--csv"], ["results", "list", "--lab", "04"]]
-)
+@pytest.mark.parametrize("command", [["results"], ["results", "list", "--lab", "04"]])
 @pytest.mark.parametrize("exists", [False, True])
 def test_no_records_are_told_in_one_friendly_line(labcli_command, tmp_path, command, exists):
     if exists:
@@ -85,6 +83,22 @@ def test_no_records_are_told_in_one_friendly_line(labcli_command, tmp_path, comm
     done = labcli_command(*command)
     assert done.exit_code == 0
     assert re.fullmatch(r"no records( of 04)? in results yet; labcli run-lab 04 makes one\n", done.output)
+
+
+@pytest.mark.parametrize("command", [["report"], ["export", "--csv"], ["export", "--csv", "--output", "a.csv"]])
+def test_a_script_learns_that_nothing_was_written_because_there_are_no_records(labcli_command, command):
+    done = labcli_command("results", *command, "--results-dir", "nope")
+    assert (done.exit_code, done.stdout, list(Path().iterdir())) == (2, "", [])
+    assert done.stderr.startswith("labcli: no records in nope, so nothing was written; accepted: a --results-dir that ")
+
+
+@pytest.mark.parametrize("command", [["list"], ["report"], ["export", "--csv"], ["show", "04"], ["show", "latest"]])
+@pytest.mark.parametrize("folder", ["a_file", "", " "])
+def test_a_folder_of_results_that_is_none_is_bad_usage(labcli_command, command, folder):
+    Path("a_file").write_text("mine")
+    done = labcli_command("results", *command, "--results-dir", folder)
+    assert (done.exit_code, done.stdout, [path.name for path in Path().iterdir()]) == (2, "", ["a_file"])
+    assert "labcli: --results-dir is " in done.stderr and "; accepted: a folder" in done.stderr
 
 
 def test_a_lab_that_does_not_exist_is_bad_usage(kept):
@@ -110,7 +124,8 @@ def test_a_record_goes_by_many_names(kept, name, run):
     "name, message",
     [
         ("04~7", "'04~7' goes further back than the 3 there are in results; accepted: ~0 to ~2"),
-        ("2026", "'2026' begins 4 records; accepted: more letters: 2026"),
+        ("2026", "'2026' begins 4 records; accepted: more letters: hash-bench/20260304T142501Z_1f0c9a3e_4b825dc6, 04-"),
+        ("hash-bench~1", "'hash-bench~1' goes further back than the one there is in results; accepted: ~0\n"),
         ("zzz", "no record 'zzz' in results; accepted: a path"),
         ("01", "no record of '01' in results yet; accepted: one that labcli run-lab"),
     ],
@@ -139,7 +154,7 @@ def damaged(kept, record):
         "not JSON": record.to_json()[:500],
         "a JSON object is expected": "[]",
         "schema_version 99 is newer": json.dumps({**content, "schema_version": 99}),
-        "no finite number": json.dumps({**content, "measurements": [{**measurement, "samples": ["many"]}]}),
+        "a text stands where a number is": json.dumps({**content, "measurements": [{**measurement, "samples": ["many"]}]}),
         "has no samples": json.dumps({**content, "measurements": [{**measurement, "samples": []}]}),
         "NaN is no number": json.dumps({**content, "measurements": [{**measurement, "samples": [float("nan")]}]}),
         "a chart does not fit": json.dumps({**content, "charts": [{"kind": "pie", "title": "x", "series": []}]}),
@@ -183,7 +198,7 @@ def test_records_of_schema_1_are_listed_shown_exported_and_reported(labcli_comma
     files = sorted(map(str, SCHEMA_1.glob("*.json")))
     assert labcli_command("results", "report", *files).exit_code == 0
     page = Path("report.html").read_text(encoding="utf-8")
-    assert page.count('<svg role="img"') == 4
+    assert page.count("<svg role=img ") == 4
 
 
 def test_a_record_of_schema_1_is_written_again_as_schema_2_with_all_it_had():
@@ -225,6 +240,7 @@ def test_the_export_replaces_a_file_only_when_told_to(kept):
     "arguments, message",
     [
         (["export"], "no format; accepted: --csv"),
+        (["export", "--csv", "--output", ""], "--output is ''; accepted: a file in a folder that exists"),
         (["export", "--csv", "--output", "no/where.csv"], "--output is no/where.csv; accepted: a file in a folder that exists"),
         (["export", "--csv", "--lab", "04", "latest"], "--lab was given with records; accepted: one or the other"),
         (["report", "--output", "no/where.html"], "accepted: a file in a folder that exists"),
@@ -270,3 +286,123 @@ def test_the_folder_of_results_comes_from_the_environment_as_with_run_lab(kept, 
     os.rename("results", "elsewhere")
     monkeypatch.setenv("LABCLI_RESULTS_DIR", "elsewhere")
     assert "0a0a0a0a" in kept("results").stdout
+
+
+def test_the_latest_of_two_runs_of_one_second_is_the_one_that_started_later(labcli_command, record):
+    store = ResultsStore("results")
+    for lab, milliseconds, machine in (("b", "900", "a"), ("a", "950", "a"), ("b", "100", "z"), ("a", "001", "z")):
+        store.save(
+            replace(
+                record,
+                run_id=f"{milliseconds}f",
+                started_at=f"2026-03-01T14:25:01.{milliseconds}Z",
+                environment={**record.environment, "machine": machine},
+                lab={"number": None, "name": lab, "question": "?"},
+            )
+        )
+    found = json.loads(labcli_command("results", "list", "--json").stdout)
+    assert [one["run_id"] for one in found] == ["950f", "900f", "100f", "001f"]
+    assert json.loads(labcli_command("results", "show", "latest~1", "--json").stdout)["run_id"] == "900f"
+    assert json.loads(labcli_command("results", "show", "b", "--json").stdout)["run_id"] == "900f"
+
+
+def test_records_of_one_name_in_two_folders_are_told_apart_by_the_folder(labcli_command, record):
+    for number, name in enumerate(("one", "two")):
+        lab = {"number": number + 1, "name": name, "question": "?"}
+        ResultsStore("results").save(replace(record, run_id=f"{number}" * 32, lab=lab))
+    refused = labcli_command("results", "show", "20260301T142501Z_1f0c9a3e_4b825dc6")
+    assert refused.exit_code == 2 and "names 2 records" in refused.stderr
+    first = re.search(r"more letters: (\S+), (\S+)\n", refused.stderr)[1]
+    assert first == "02-two/20260301T142501Z_1f0c9a3e_4b825dc6"
+    for name in (first, f"{first}.json", "02-two/2026"):
+        assert json.loads(labcli_command("results", "show", name, "--json").stdout)["run_id"] == "1" * 32
+
+
+def test_a_text_that_utf_8_cannot_hold_is_shown_and_comes_out_of_the_json_as_it_was(labcli_command, record):
+    ResultsStore("results").save(replace(record, findings=("half \ud800 a pair",)))
+    done = labcli_command("results", "show", "latest", "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["findings"] == ["half \ud800 a pair"]
+    assert "half \ufffd a pair" in labcli_command("results", "show", "latest").stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["show", "04", "--json"], ["list", "--json"], ["export", "--csv"], ["compare", "04~1", "04", "--json"]]
+)
+def test_a_closed_stdout_is_one_line_on_stderr(kept, command, monkeypatch):
+    monkeypatch.setattr("labcli.utf8_output.sys", type("Closed", (), {"stdout": None}))
+    done = kept("results", *command)
+    assert (done.exit_code, done.stderr) == (1, "labcli: stdout: it is closed\n")
+
+
+def test_a_pipe_among_the_records_or_as_output_is_not_waited_for(kept):
+    os.mkfifo("results/04-prefix-cache-hit-rate/20290101T000000Z_1f0c9a3e_4b825dc6.json")
+    done = kept("results", "list")
+    assert done.exit_code == 0 and "is left out: not a regular file" in done.stderr
+    os.mkfifo("pipe")
+    for command in (["report"], ["export", "--csv"], ["export", "--csv", "--force"]):
+        refused = kept("results", *command, "--output", "pipe")
+        assert refused.exit_code == 2 and "--output is pipe, which is no regular file" in refused.stderr
+    assert Path("pipe").is_fifo()
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_what_a_link_points_to_is_written_and_the_link_stays(kept, exists):
+    Path("elsewhere").mkdir()
+    if exists:
+        Path("elsewhere/runs.csv").write_text("old")
+    Path("link.csv").symlink_to("elsewhere/runs.csv")
+    done = kept("results", "export", "--csv", "--output", "link.csv", *(["--force"] if exists else []))
+    assert (done.exit_code, done.stdout) == (0, "4 records in link.csv\n")
+    assert Path("link.csv").is_symlink() and Path("elsewhere/runs.csv").read_text().startswith("run_id,")
+
+
+@pytest.mark.parametrize("command", [["list", "--limit", "9"], ["show", "04"], ["show", "04~2"], ["compare", "04~2", "04"]])
+def test_nothing_of_a_record_is_obeyed_by_a_terminal(labcli_command, record, command):
+    evil = "\x1b[31mred\x9b2J\x07\u202etxt"
+    measurement = replace(record.measurements[0], name=evil, unit=evil, group=evil, row=evil, note=evil, key=True)
+    hostile = replace(
+        record,
+        run_id=f"\x1b{evil}", started_at=evil, cache_state=evil, findings=(evil,), conclusion=evil, error=evil,
+        environment={"machine": evil, "commit": evil, "os": evil}, lab_config={evil: evil}, target={"kind": evil},
+        lab={**record.lab, "question": evil}, measurements=(replace(measurement, predicted=Prediction(2000, evil)),),
+    )  # fmt: skip
+    for number in range(3):
+        changed = replace(hostile, run_id=f"{number}{evil}", sources={evil: str(number)}, lab_config={evil: f"{number}{evil}"})
+        other = replace(changed.measurements[0], samples=(2000 + number,))
+        text = replace(changed, measurements=(other,)).to_json()
+        path = Path(f"res\x1b[31m/04-prefix-cache-hit-rate/2026030{number + 1}T000000Z_a_b.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    (path.parent / "20270101T000000Z_\x1b[31m_b.json").write_text('{"schema_version": "\\u001b[31m"}')
+    done = labcli_command("results", *command, "--results-dir", "res\x1b[31m")
+    assert done.exit_code == 0 and "\ufffd[31m" in done.stdout
+    assert not re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.stdout + done.stderr)
+
+
+def test_options_may_stand_before_the_command_they_belong_to(kept):
+    for arguments in (
+        ["--results-dir", "results", "show", "04", "--json"], ["--json", "--results-dir=results", "show", "04"],
+    ):  # fmt: skip
+        done = kept("results", *arguments)
+        assert done.exit_code == 0 and json.loads(done.stdout)["run_id"].startswith("2a2a")
+    assert kept("results", "--lab", "04", "--limit", "1").stdout.count("prefix-cache-hit-rate") == 1
+
+
+@pytest.mark.parametrize("width", ["30", "40", "60", "69"])
+def test_a_narrow_list_has_lines_instead_of_columns_and_cuts_no_word(kept, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    lines = kept("results", "list").stdout.splitlines()
+    assert max(map(len, lines)) <= int(width) and len(lines) <= 4 * 6
+    assert "  04 prefix-cache-hit-rate" in lines and "2a2a2a2a  2026-03-03 14:25" in lines
+    assert lines == [line.rstrip() for line in lines]
+
+
+def test_what_is_shown_has_no_blanks_at_the_end_of_a_line(kept):
+    for command in (["list"], ["show", "04"], ["show", "04~2"], ["compare", "04~2", "04"]):
+        lines = kept("results", *command).stdout.splitlines()
+        assert lines == [line.rstrip() for line in lines]
+
+
+def test_the_help_tells_each_command_in_a_whole_sentence(labcli_command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "..." not in labcli_command("results", "--help").stdout.partition("Commands:")[2]

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from labcli import results_store
+from labcli.fault import UsageFault
 from labcli.results_store import ResultsStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,3 +196,21 @@ def test_a_file_that_holds_no_record_is_named_and_the_others_are_read(store, rec
     stored = list(store.read(store.find(), lambda path, reason: heard.append((path.name[:8], reason.partition(":")[0]))))
     assert [one.path for one in stored] == [good]
     assert heard == [("20270103", "Is a directory"), ("20270102", "not a text in UTF-8"), ("20270101", "not JSON")]
+
+
+def test_a_folder_without_a_name_is_refused_before_anything_is_written():
+    for name in ("", "  "):
+        with pytest.raises(UsageFault, match="--results-dir is .*; accepted: a folder"):
+            ResultsStore(name)
+
+
+def test_files_are_opened_only_for_runs_that_share_a_second(store, record, monkeypatch):
+    for day in range(1, 6):
+        store.save(replace(record, started_at=f"2026-03-0{day}T00:00:00.000Z"))
+    opened = []
+    monkeypatch.setattr(results_store, "head_of", lambda path: opened.append(path) or ("", ""))
+    store.find()
+    assert opened == []
+    store.save(replace(record, started_at="2026-03-05T00:00:00.500Z"))
+    store.find()
+    assert len(opened) == 2

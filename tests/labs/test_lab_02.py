@@ -34,6 +34,10 @@ def test_where_no_law_tells_nothing_is_predicted():
     assert hits(Config(num_prompts=5, input_tokens=1000, trials=1))["radix cache, page 1"][0] is None
 
 
+def test_simulated_times_are_said_to_be_accounting():
+    assert any("accounting, not physics" in line for line in LAB.run(FakeSession(), Config(trials=1)).findings)
+
+
 @pytest.mark.parametrize("fields", [{"repeat_count": 1}, {"input_tokens": 1}, {"num_prompts": 257}, {"page_size": 100_000}])
 def test_an_impossible_configuration_is_named(fields):
     (name, value), = fields.items()

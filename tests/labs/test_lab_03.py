@@ -7,6 +7,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache.kv_cache_manager import KVCacheManager
+from engine.kvcache.prefix_cache import NO_MATCH
 from labs.lab_03_aligned_prompt import CHECKS, LAB, Config
 from labs.protocol import LabReport
 from labs.targets.in_process import InProcessTarget
@@ -84,6 +85,48 @@ def test_a_broken_engine_does_not_pass(monkeypatch, broken):
     assert ("NOT what" if broken is break_cap else "the last-token rule and nothing else") in drafter
 
 
+def find_nothing(self, request):
+    return NO_MATCH
+
+
+def test_an_engine_without_hits_is_not_said_to_be_without_fault(monkeypatch):
+    monkeypatch.setattr(KVCacheManager, "get_computed_blocks", find_nothing)
+    report = LAB.run(FakeSession(), LAB.quick)
+    findings = {line.partition(":")[0]: line for line in report.findings}
+    assert "64 tokens find 0 of their 4 full block(s), 0.0% of the tokens: NOT as predicted, 3 block(s)" in findings[HASH]
+    assert "NOT what a page of one token would lose" in findings[PAGE_1]
+    # A block of 64 finds nothing of 64 tokens with a right engine too.
+    assert [title for title, line in findings.items() if "expected, not a fault" in line] == ["hash cache, block 64"]
+
+
+def lose_a_block_to_no_drafter(self, request, original=KVCacheManager.get_computed_blocks):
+    found = original(self, request)
+    if self.use_eagle:
+        return found
+    kept = found.num_tokens - self.unit_size
+    return self.prefix_cache.match(request, kept) if kept > 0 else NO_MATCH
+
+
+def test_a_drafter_s_tax_without_a_drafter_is_not_what_the_cache_should_pay(monkeypatch):
+    monkeypatch.setattr(KVCacheManager, "get_computed_blocks", lose_a_block_to_no_drafter)
+    findings = {line.partition(":")[0]: line for line in LAB.run(FakeSession(), LAB.quick).findings}
+    assert "at every such length, NOT what this cache should do" in findings[HASH]
+    assert findings[DRAFTER].endswith("at every such length")
+
+
+def test_blocks_of_one_token_are_called_so_and_cost_a_drafter_two():
+    report = LAB.run(FakeSession(), Config(prompt_tokens=(8, 9), block_size=1, large_block_size=2))
+    findings = dict(line.split(": ", 1) for line in report.findings)
+    assert "a block of one token: a repeat loses its last token alone" in findings["hash cache, block 1"]
+    assert "loses its last token, and one more for the drafter" in findings["hash cache, block 1, with a drafter"]
+    assert "a page of one token: a repeat loses its last token alone" in findings[PAGE_1]
+
+
+def test_on_sim_equal_tokens_prove_nothing(report):
+    found = [one for one in report.measurements if one.name == "other_token"]
+    assert found and all(one.predicted is None and "cannot fail" in one.note for one in found)
+
+
 def change_warm_tokens(monkeypatch):
     original = InProcessTarget.complete
 
@@ -106,6 +149,7 @@ def test_another_first_token_when_warm_is_wrong_unless_float32_says_the_same(mon
     report = LAB.run(session, Config(prompt_tokens=(33,), short_prompt_tokens=(17,), block_size=4, page_sizes=(4,)))
     other = measured(report, CHECKS, "other_token")
     assert (max(other) == 0) is (not everywhere) and session.done == session.expected
+    assert report.agrees is (not everywhere)
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -55,6 +55,17 @@ def test_every_way_to_break_it_costs_what_the_law_says(report, row, first, later
         assert found["first"] == (first,) and set(found["later"]) == {tokens}
 
 
+def test_on_sim_times_are_accounting_and_equal_outputs_prove_nothing(report):
+    assert any("accounting, not physics" in line for line in report.findings)
+    outputs = [one for one in report.measurements if one.row.startswith("greedy output")]
+    assert len(outputs) == 3 and all(one.predicted is None and "cannot fail" in one.note for one in outputs)
+
+
+def test_equal_page_sizes_are_refused():
+    with pytest.raises(ValueError, match="page_sizes is .*; accepted: numbers that differ"):
+        Config(page_sizes=(1, 1))
+
+
 def test_every_prediction_is_met_and_the_cache_was_proven_cold(report):
     assert report.agrees and report.cache_state == "cold"
     assert sum(one.predicted is not None for one in report.measurements) > 100

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache.kv_cache_manager import KVCacheManager
 from engine.kvcache.prefix_cache import NO_MATCH
 from labs.lab_05_block_size import LAB, Config
-from labs.scenarios.match_sweep import fitted_unit
 from labs.protocol import LabReport
+from labs.scenarios.match_sweep import fitted_unit
+from labs.targets.open_target import open_target_factory
 from tests.labs.fake_session import FakeSession
 
 BLOCK_16, BLOCK_784, UNIT = "hash cache, block 16", "hash cache, block 784", "hash cache, block 16, match unit 1,056"
@@ -45,6 +49,7 @@ def test_a_match_unit_of_1056_finds_nothing_of_908_shared_tokens_and_one_unit_of
     assert measured(report, UNIT, "8 share 1,308 of 1,324", "later") == (1056,) * 7
     assert measured(report, UNIT, "8 share 1,308 of 1,324", "total") == (7 * 1056,)
     assert measured(report, UNIT, "all series", "fitted_unit") == (1056,)
+    assert any(line.startswith(UNIT) and "(908) is shorter than one match unit (1,056)" in line for line in report.findings)
     assert any(line.startswith(UNIT) and "blocks of 16, yet" in line and "units of 1,056" in line for line in report.findings)
 
 
@@ -67,6 +72,36 @@ def test_every_prediction_is_met_from_a_cold_cache_and_two_charts_are_drawn(repo
     bars, lines = report.charts
     assert dict(zip(bars.series[1].rows, bars.series[1].values))[f"{BLOCK_784}: share 240"] == (0,)
     assert lines.series[0].points == lines.series[1].points == lines.series[2].points
+
+
+@pytest.mark.parametrize(("block", "says"), [
+    (254, "1 block(s) of the longest prompt can fill; by the law its repeat finds 254 tokens"),
+    (255, "the longest prompt fills a block exactly, and its last token is always computed, so by the law nothing can ever be"),
+    (256, "no prompt can ever fill a block, so nothing can ever be reused; take blocks below 255"),
+])  # fmt: skip
+def test_a_block_that_the_longest_prompt_fills_and_never_finds_is_told(block, says):
+    report = LAB.run(FakeSession(), Config(num_requests=2, oversized_block=block, short_model_len=256))
+    assert report.agrees and any(says in line for line in report.findings)
+
+
+def test_simulated_times_are_called_accounting_and_a_real_model_s_shorter_series_shortened(report):
+    assert any("accounting, not physics" in line for line in report.findings)
+    session = FakeSession(open_target_factory("engine", EngineConfig(model="synthetic:tiny", dtype="float32", device="cpu")))
+    real = LAB.run(session, replace(LAB.quick, real_requests=2))
+    assert real.agrees and any("at most 2 requests a series (num_requests is 4" in line for line in real.findings)
+    assert not any("physics" in line for line in real.findings)
+
+
+def find_nothing(self, request):
+    return NO_MATCH
+
+
+def test_an_engine_that_finds_nothing_is_not_said_to_reuse(monkeypatch):
+    monkeypatch.setattr(KVCacheManager, "get_computed_blocks", find_nothing)
+    report = LAB.run(FakeSession(), LAB.quick)
+    finding = next(line for line in report.findings if line.startswith(f"{BLOCK_16}:"))
+    assert "NOT as predicted: of 48 shared tokens 0 are reused, 48 are due with a block of 16" in finding
+    assert len(report.conclusion) < 1_500 and " more. What follows" in report.conclusion
 
 
 def ignore_the_match_unit(self, request):
@@ -109,7 +144,9 @@ def test_other_sizes_follow_the_laws_too(fields):
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"num_requests": 1}, "num_requests is 1"), ({"shared_tokens": 900}, "shared_tokens is 900"),
+        ({"num_requests": 1}, "num_requests is 1"), ({"num_requests": 1_003}, "num_requests is 1003"),
+        ({"num_match_requests": 60_000}, "num_match_requests is 60000"), ({"real_requests": 60_000}, "real_requests is 60000"),
+        ({"shared_tokens": 900}, "shared_tokens is 900"),
         ({"match_unit": 100}, "match_unit is 100"), ({"block_sizes": (2, 2)}, "block_sizes is"),
         ({"block_sizes": (2048,)}, "block_sizes is"), ({"page_sizes": ()}, "page_sizes is"),
         ({"large_block_size": 0}, "large_block_size is 0"), ({"match_shared_tokens": (0,)}, "match_shared_tokens is"),

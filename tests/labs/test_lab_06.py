@@ -7,6 +7,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache.kv_cache_manager import KVCacheManager
+from engine.kvcache.prefix_cache import NO_MATCH
 from labs.lab_06_multi_turn import LAB, Config
 from labs.protocol import LabReport
 from labs.targets.in_process import InProcessTarget
@@ -86,6 +87,18 @@ def test_a_cache_that_leaves_answers_out_is_noticed_and_named(monkeypatch):
     assert any(line.startswith(HASH) and "NOT reused are generated tokens" in line for line in report.findings)
 
 
+@pytest.mark.parametrize("num_kept", [0, 16])
+def test_a_cache_that_keeps_less_than_the_prompt_is_not_said_to_end_with_it(monkeypatch, num_kept):
+    def keep_little(self, request):
+        return self.prefix_cache.match(request, num_kept) if num_kept else NO_MATCH
+
+    monkeypatch.setattr(KVCacheManager, "get_computed_blocks", keep_little)
+    report = LAB.run(FakeSession(), LAB.quick)
+    told = f"NOT as predicted: turn 2 of the echoed ids found {num_kept}, where the last prompt alone would give 48"
+    assert any(line.startswith(HASH) and told in line for line in report.findings)
+    assert not any("hits end with the last prompt" in line for line in report.findings)
+
+
 def test_a_cache_that_offers_a_token_nobody_computed_is_noticed(monkeypatch):
     monkeypatch.setattr(KVCacheManager, "free", publish_the_last_token_too)
     report = LAB.run(FakeSession(), Config(page_sizes=(16,)))
@@ -136,7 +149,7 @@ def test_other_sizes_follow_the_laws_too(fields):
         ({"num_turns": 1}, "num_turns is 1"), ({"answer_tokens": 1}, "answer_tokens is 1"), ({"merge_at": 23}, "merge_at is 23"),
         ({"date_at": 96}, "date_at is 96"), ({"output_tokens": ()}, "output_tokens is"),
         ({"output_tokens": (4, 4)}, "output_tokens is"), ({"page_sizes": (0,)}, "page_sizes is"),
-        ({"prompt_tokens": 0}, "prompt_tokens is 0"),
+        ({"prompt_tokens": 0}, "prompt_tokens is 0"), ({"num_turns": 64}, "num_turns is 64"),
     ],
 )  # fmt: skip
 def test_an_impossible_configuration_is_named(fields, named):
@@ -144,7 +157,14 @@ def test_an_impossible_configuration_is_named(fields, named):
         Config(**fields)
 
 
-@pytest.mark.parametrize("fields", [{"prompt_tokens": 8190}, {"num_turns": 64, "user_tokens": 200}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt_tokens": 8190}, {"num_turns": 32, "user_tokens": 190, "answer_tokens": 190}, {"user_tokens": 1_000_003},
+        {"system_tokens": 1_000_003}, {"answer_tokens": 1_000_003}, {"output_tokens": (4, 1_000_003)},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)  # fmt: skip
 def test_a_chat_too_long_for_the_model_is_named_by_the_lab_s_field(fields):
     name = next(iter(fields))
     with pytest.raises(ConfigError, match=f"{name} is .*8191"):

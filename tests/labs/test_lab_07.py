@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache.block_pool import BlockPool
 from engine.kvcache.radix_tree import RadixTree
-from labs.scenarios.eviction_series import Cycle, orders_of
+from labs import lab_07_eviction
 from labs.lab_07_eviction import LAB, Config
 from labs.protocol import LabReport
+from labs.scenarios.eviction_series import Cycle, orders_of
+from labs.targets.in_process import InProcessTarget
+from labs.targets.open_target import open_target_factory
 from tests.labs.fake_session import FakeSession
 
 HASH, HEADS_FIRST = "hash cache, block 16", "hash cache, block 16, heads first"
@@ -101,11 +107,15 @@ def test_the_laws_hold_for_blocks_of_any_size(block_size):
     assert report.agrees and report.cache_state == "cold"
 
 
-def test_where_a_tie_decides_nothing_is_predicted():
+def test_a_tree_filled_to_the_last_page_is_left_to_the_model():
     orders = {order.title: order for order in orders_of(16, (1, 16))}
     full_to_the_last_page = Cycle(num_prompts=4, num_requests=12, prompt_tokens=96, pool_tokens=384)
-    assert full_to_the_last_page.total(orders[PAGE_1]) is None and full_to_the_last_page.served(orders[PAGE_16]) is None
+    assert full_to_the_last_page.total(orders[PAGE_1]) is None
     assert full_to_the_last_page.total(orders[HASH]).value == 8 * 80
+    target = FakeSession().open_target(prefix_cache="radix", page_size=16, num_gpu_blocks=384 // 16 + 1)
+    prompts = {letter: [ord(letter), *range(95)] for letter in "ABCD"}
+    found = [target.complete(prompts[letter]).num_cached_tokens for letter in full_to_the_last_page.letters]
+    assert found == [served.hits for served in full_to_the_last_page.served(orders[PAGE_16])]
 
 
 def free_heads_first(monkeypatch):
@@ -137,9 +147,63 @@ def test_an_engine_with_another_order_does_not_pass(monkeypatch, broken):
     assert not report.agrees and "NOT as predicted" in report.conclusion
 
 
+def test_a_pool_that_cannot_be_emptied_is_told_and_does_not_stop_the_lab(monkeypatch):
+    """The canary stays, and is evicted among the prompts' blocks."""
+    monkeypatch.setattr(InProcessTarget, "reset", lambda self: False)
+    report = run_lab(SMALL)
+    assert report.cache_state == "uncontrolled" and report.charts
+
+
+def test_a_canary_that_never_was_warm_is_reset_away_all_the_same(monkeypatch):
+    """Else it would be in the way of everything that the lab counts."""
+    monkeypatch.setattr(lab_07_eviction, "prove_cold", lambda session, target, canary: bool(target.complete(canary)) and False)
+    report = run_lab(SMALL)
+    assert report.cache_state == "uncontrolled" and report.agrees
+
+
+SIZES = [
+    {"block_size": 64}, {"map_pool_tokens": 320}, {"map_prompt_tokens": 128},
+    *({**vars(SMALL), "map_requests": 10, "map_prompt_tokens": tokens, "map_pool_tokens": pool}
+      for tokens, pool in [(97, 192), (96, 192), (112, 256), (65, 128)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", SIZES, ids=lambda fields: str([*fields.values()][-4:]))
+def test_a_block_that_is_filled_anew_with_what_it_held_counts_as_evicted_on_both_sides(fields):
+    assert run_lab(Config(**fields)).agrees
+
+
+def test_where_both_prompts_fit_nothing_is_said_to_die():
+    report = run_lab(replace(SMALL, pool_tokens=400, map_pool_tokens=400))
+    assert report.agrees and "both fit" in report.conclusion and "evicts tails" not in report.conclusion
+    maps = [chart.title for chart in report.charts if chart.kind == "block_map"]
+    assert len(maps) == 3 and all(title.endswith(": nothing dies") for title in maps)
+    assert all("nothing need die" in line for line in report.findings[:3])
+
+
+def test_a_pool_of_one_prompt_s_size_has_no_part_to_spare():
+    report = run_lab(replace(SMALL, pool_tokens=113, map_pool_tokens=113))
+    assert report.agrees and not any("a part would have fitted" in line for line in report.findings)
+    assert any(chart.title == f"{HASH}: nothing is found again" for chart in report.charts)
+
+
+def test_a_finding_says_when_the_hits_are_not_those_of_the_sizes(monkeypatch):
+    free_heads_first(monkeypatch)
+    assert "0 of 582 tokens found (0.0%), NOT the 192 that follow from the sizes" in run_lab(SMALL).findings[0]
+
+
+def test_what_a_real_model_is_spared_is_said():
+    session = FakeSession(open_target_factory("engine", EngineConfig(model="synthetic:tiny", device="cpu")))
+    short = replace(SMALL, short_prompt_tokens=65, short_pool_tokens=112)
+    report = LAB.run(session, short)
+    assert any("have 65 tokens and a pool for 112 with all but" in line and "--full" in line for line in report.findings)
+    assert not any("physics" in line for line in report.findings) and any("physics" in line for line in run_lab(SMALL).findings)
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
+        ({"page_sizes": (1, 1)}, r"page_sizes is \(1, 1\); accepted: numbers that differ"),
         ({"pool_tokens": 2001}, "pool_tokens is 2001; accepted: whole numbers from 2017"),
         ({"sweep_pools": (448, 100)}, r"sweep_pools is \(448, 100\); accepted: whole numbers from 113"),
         ({"prompt_tokens": 16}, "prompt_tokens is 16; accepted: a whole number above 16"),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from engine.errors import ConfigError
 from engine.kvcache.kv_cache_manager import KVCacheManager
+from engine.model.simulated_runner import SimulatedRunner
 from engine.scheduler import Scheduler
 from labs import theory
 from labs.caches import hash_cache, radix_cache
 from labs.lab_08_preemption import LAB, Config
-from labs.scenarios.preemption_series import Pair, send_at_once
 from labs.protocol import LabReport
+from labs.scenarios.preemption_series import Pair, send_at_once
+from labs.targets.in_process import InProcessTarget
 from tests.labs.fake_session import FakeSession
 
 HASH, PAGE_1, PAGE_16 = "hash cache, block 16", "radix cache, page 1", "radix cache, page 16"
@@ -73,7 +78,7 @@ def test_a_request_that_waits_is_counted_once(report):
     assert any("counted once, 160 tokens" in line and "would be 1,440" in line for line in report.findings)
 
 
-def test_outputs_do_not_depend_on_preemption(report):
+def test_outputs_do_not_depend_on_preemption(report):  # here they cannot: see test_lab_08_engine
     assert set(column(report, "", "differ")) == {0}
 
 
@@ -166,9 +171,19 @@ def test_an_engine_that_preempts_or_counts_otherwise_does_not_pass(monkeypatch, 
     assert not report.agrees and "NOT as predicted" in report.conclusion
 
 
-def test_wrong_outputs_after_a_preemption_are_counted(monkeypatch):
-    from engine.model.simulated_runner import SimulatedRunner
+class OpenRealClock:
+    """Simulated targets that pass for real ones."""
 
+    kind = "engine"
+
+    def __init__(self) -> None:
+        self._open = FakeSession().open_target
+
+    def __call__(self, **engine_fields):
+        return self._open(**engine_fields)
+
+
+def answer_otherwise_after_a_preemption(monkeypatch):
     original = SimulatedRunner._sample
 
     def sample(self, request):
@@ -176,8 +191,50 @@ def test_wrong_outputs_after_a_preemption_are_counted(monkeypatch):
         return (token ^ 1 if request.num_preemptions else token), logprobs
 
     monkeypatch.setattr(SimulatedRunner, "_sample", sample)
-    report = run_lab(SMALL)
+
+
+def test_wrong_outputs_after_a_preemption_are_noticed_where_tokens_depend_on_keys_and_values(monkeypatch):
+    answer_otherwise_after_a_preemption(monkeypatch)
+    report = LAB.run(FakeSession(OpenRealClock()), SMALL)
     assert {one.name for one in report.measurements if one.agrees is False} == {"differ"}
+
+
+def test_on_sim_outputs_are_counted_and_not_judged(report):
+    differ = [one for one in report.measurements if one.name == "differ"]
+    assert {one.predicted for one in differ} == {None} and all("not judged on sim" in one.note for one in differ)
+    times = [one for one in report.measurements if one.unit == "s"]
+    assert times and all("accounting, not physics" in one.note for one in times)
+    assert any("times as long (on sim the times check the accounting" in line for line in report.findings)
+
+
+def test_what_the_tightest_pool_costs_is_counted_in_steps_and_requests_at_once(report):
+    told = next(line for line in report.findings if line.startswith(f"{HASH}: in the tightest pool"))
+    at_once, roomy, steps, roomy_steps = map(
+        float, re.search(r"; ([\d.]+) requests .* roomiest's ([\d.]+), in (\d+) steps instead of (\d+);", told).groups()
+    )
+    assert at_once < roomy <= 8 and steps > roomy_steps
+    # Each request is served once for its prompt, which fits one step, and once for each further token.
+    assert roomy * roomy_steps == pytest.approx(sum(outputs_of_many()), rel=0.02)
+
+
+def outputs_of_many() -> list[int]:
+    from labs.lab_08_preemption import Bench
+
+    return Bench(FakeSession(), Config()).churn_outputs
+
+
+def test_one_pool_is_compared_with_nothing():
+    findings = run_lab(replace(SMALL, churn_pools=(160,))).findings
+    assert any("in the tightest pool" in line and line.endswith("recovered") for line in findings)
+    assert not any("times as long" in line for line in findings)
+
+
+def test_a_canary_that_proves_nothing_is_forgotten_too(monkeypatch):
+    monkeypatch.setattr("labs.lab_08_preemption.prove_cold", lambda *_: False)
+    resets = []
+    monkeypatch.setattr(InProcessTarget, "reset", lambda self: resets.append(1) or True)
+    report = run_lab(SMALL)
+    assert report.cache_state == "uncontrolled" and len(resets) == 2 * (len(SMALL.pool_tokens) + 1 + len(SMALL.churn_pools))
 
 
 @pytest.mark.parametrize(
@@ -190,6 +247,7 @@ def test_wrong_outputs_after_a_preemption_are_counted(monkeypatch):
         ({"block_size": 128}, "pool_tokens is .*; accepted: whole numbers from 256"),
         ({"num_requests": 1}, "num_requests is 1; accepted: a whole number from 2"),
         ({"output_tokens": 1}, "output_tokens is 1; accepted"),
+        ({"churn_pools": (1024, 1024)}, "churn_pools is .*; accepted: numbers that differ"),
         ({"page_sizes": ()}, r"page_sizes is \(\); accepted"),
         ({"block_size": 0}, "block_size is 0; accepted"),
     ],
@@ -199,6 +257,14 @@ def test_an_impossible_configuration_is_named(fields, named):
         Config(**fields)
 
 
-def test_prompts_that_do_not_share_a_step_are_named():
-    with pytest.raises(ConfigError, match="prompt_tokens is 3000; accepted: at most 2048"):
-        run_lab(Config(prompt_tokens=3000, pool_tokens=(7000,)))
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"prompt_tokens": 3000, "pool_tokens": (7000,)}, "prompt_tokens is 3000; accepted: at most 2048 where prompts share"),
+        ({"output_tokens": 9000, "pool_tokens": (10_000,)}, "output_tokens is 9000; accepted: at most 8128 with this model"),
+        ({"churn_output_tokens": 6000, "churn_pools": (10_000,)}, "churn_output_tokens is 6000; accepted: at most 5418"),
+    ],
+)
+def test_prompts_and_outputs_that_do_not_fit_are_named(fields, named):
+    with pytest.raises(ConfigError, match=named):
+        run_lab(Config(**fields))

@@ -8,10 +8,11 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache import wrong_key
 from engine.kvcache.cache_identity import CacheIdentity, LoRA, MultimodalItem
-from labs.scenarios.identity_prompts import IdentityPrompts
-from labs.scenarios.identity_series import IdentityRequest, shared_tokens
 from labs.lab_09_identity import LAB, Config
 from labs.protocol import LabReport
+from labs.scenarios.identity_prompts import IdentityPrompts
+from labs.scenarios.identity_series import IdentityRequest, shared_tokens
+from labs.targets.in_process import InProcessTarget
 from labs.targets.open_target import open_target_factory
 from tests.labs.fake_session import FakeSession
 
@@ -57,7 +58,7 @@ def measured(report: LabReport, group: str, row: str) -> dict[str, object]:
         ("other embeddings from 100 on", {HASH: 96, PAGE_1: 100, PAGE_16: 96}),
         ("an image at 72", {HASH: 0, PAGE_1: 0, PAGE_16: 0}),
         ("another image there", {HASH: 64, PAGE_1: 72, PAGE_16: 64}),
-        ("the first image at 80", {HASH: 64, PAGE_1: 72, PAGE_16: 64}),
+        ("the first image at 76", {HASH: 64, PAGE_1: 72, PAGE_16: 64}),
     ],
 )
 def test_another_identity_shares_what_lies_before_the_difference_and_the_same_one_all(report, row, first):
@@ -103,7 +104,7 @@ def test_on_a_real_model_the_wrong_key_changes_the_answer_and_the_right_one_does
         found = measured(real, HASH + WRONG, row)
         assert found["changed"] == 0 < found["changed, wrong"]
     assert measured(real, HASH, "another image there").keys() == {"names"}
-    assert sum("the answer was" in line for line in real.findings) == 4
+    assert sum("of 4 tokens of the answer change" in line for line in real.findings) == 4
     assert sum("the answer stays" in line for line in real.findings) == 1
 
 
@@ -132,14 +133,40 @@ def test_an_engine_whose_switch_breaks_nothing_does_not_pass(monkeypatch):
     monkeypatch.setattr(wrong_key, "without", lambda identity, part: identity)
     missed = {(one.row, one.name) for one in run_lab().measurements if one.agrees is False}
     assert {(f"without {part}", "wrong") for part in ("lora", "images", "salt", "embeddings")} <= missed
-    assert "NOT as predicted" in run_lab().conclusion
+    broken = run_lab()
+    assert "NOT as predicted" in broken.conclusion
+    assert any("without lora: NOT as predicted: 0 tokens of K/V from another request, 48 predicted" in line for line in broken.findings)
+
+
+def drop_the_place(self, start, end, original=CacheIdentity.extra_keys):
+    keys = original(self, start, end)
+    return keys and tuple(key[:2] if key[0] == "mm" else key for key in keys)
+
+
+@pytest.mark.parametrize("config", [Config(), LAB.quick, SMALL])
+def test_a_key_without_an_image_s_place_does_not_pass(monkeypatch, config):
+    """The first image comes again a little later, in the same block: its place is all that differs."""
+    monkeypatch.setattr(CacheIdentity, "extra_keys", drop_the_place)
+    row = f"the first image at {config.image_offset + config.image_shift}"
+    missed = {(one.group, one.row, one.name) for one in run_lab(config).measurements if one.agrees is False}
+    assert {(HASH, row, "first"), (HASH, row, "names")} <= missed
+
+
+def test_no_finding_holds_the_text_of_an_answer(monkeypatch, byte_tokenizer):
+    def decode(token_ids):
+        raise AssertionError("an answer was decoded")
+
+    monkeypatch.setattr(byte_tokenizer, "decode", decode)
+    monkeypatch.setattr(InProcessTarget, "tokenizer", lambda self: byte_tokenizer)
+    assert run_lab(session=on_tiny()).findings
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"block_size": 7, "page_sizes": (3, 64)}, {"block_size": 28}, {"hash_bits": 1}, {"hash_bits": 12}, {"equal_tokens": 59},
-        {"image_offset": 0, "image_shift": 16}, {"seed": 7}, {"prompt_tokens": 64, "equal_tokens": 16},
+        {"block_size": 7, "image_offset": 15, "page_sizes": (3, 64)}, {"block_size": 28}, {"hash_bits": 1}, {"hash_bits": 12},
+        {"equal_tokens": 59},
+        {"image_offset": 0, "image_shift": 15}, {"seed": 7}, {"prompt_tokens": 64, "equal_tokens": 16},
     ],
     ids=str,
 )  # fmt: skip
@@ -153,7 +180,12 @@ def test_the_predictions_hold_for_other_sizes(fields):
     [
         ({"prompt_tokens": 32}, "prompt_tokens is 32; accepted: at least 33"),
         ({"equal_tokens": 200}, "equal_tokens is 200; accepted: at most 199"),
-        ({"image_tokens": 121}, "image_tokens is 121; accepted: at most 120"),
+        ({"image_tokens": 125}, "image_tokens is 125; accepted: at most 124"),
+        ({"image_offset": 1_000_003}, "image_offset is 1000003; accepted: at most 132"),
+        ({"page_sizes": (1, 1)}, "page_sizes is .*; accepted: numbers that differ"),
+        ({"image_shift": 8}, "image_shift is 8; accepted: at most 7, .* in the same block"),
+        ({"image_offset": 79}, "image_offset is 79; accepted: another place than the last of a block of 16"),
+        ({"block_size": 100}, "block_size is 100; accepted: at most 99"),
         ({"hash_bits": 17}, "hash_bits is 17; accepted: .* to 16"),
         ({"page_sizes": ()}, "page_sizes is"), ({"block_size": 1}, "block_size is 1; accepted: a whole number from 2"),
     ],
@@ -163,9 +195,10 @@ def test_an_impossible_configuration_is_named(fields, message):
         Config(**fields)
 
 
-def test_a_prompt_that_does_not_fit_the_model_is_named():
-    with pytest.raises(ConfigError, match="prompt_tokens is 9000; accepted: at most"):
-        run_lab(Config(prompt_tokens=9000))
+@pytest.mark.parametrize(("name", "value"), [("prompt_tokens", 9000), ("output_tokens", 1_000_003)])
+def test_what_does_not_fit_the_model_is_named(name, value):
+    with pytest.raises(ConfigError, match=f"{name} is {value}; accepted: at most [1-9]"):
+        run_lab(Config(**{name: value}))
 
 
 def test_a_prompt_too_short_for_its_question_is_named(byte_tokenizer):

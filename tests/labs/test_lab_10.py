@@ -9,9 +9,10 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache import kv_cache_manager
+from engine.kvcache.prefix_cache import NO_MATCH
 from labs.lab_10_isolation_and_timing import LAB, Config
-from labs.scenarios.prompt_guesses import Arm, PromptGuesses, guess_tokens
 from labs.protocol import LabReport
+from labs.scenarios.prompt_guesses import Arm, PromptGuesses, guess_tokens
 from labs.scenarios.salt_series import SCOPES, SaltSeries
 from labs.targets.in_process import InProcessTarget
 from labs.targets.open_target import SIM_MODEL, open_target_factory
@@ -81,7 +82,22 @@ def test_the_guesses_for_a_block_are_told(report):
         next(line for line in report.findings if line.startswith(f"{cache}: {text}"))
         for cache, text in ((HASH, "only whole blocks answer"), (PAGE_1, "each right token"))
     )
-    assert "4^16 = 4,294,967,296" in blocks and "64 guesses" in tokens
+    assert "4^16 = 4,294,967,296" in blocks and "0 of 16 secret tokens" in blocks
+    assert "16 of 16 secret tokens" in tokens and "64 guesses" in tokens
+
+
+def test_findings_and_conclusion_say_what_was_read_and_not_what_should_be(monkeypatch):
+    monkeypatch.setattr(kv_cache_manager.KVCacheManager, "get_computed_blocks", lambda self, request: NO_MATCH)
+    report = run_lab(Config())
+    told = " ".join(report.findings)
+    assert "0 of 16 secret tokens of 4 candidates fell to 4 guesses" in told and "fell to 64 guesses" not in told
+    assert "only whole blocks answer" not in told and "token by token" not in report.conclusion
+    assert len(report.conclusion) < 1_500 and " more. What follows" in report.conclusion
+
+
+def test_only_small_pages_are_said_to_be_read_token_by_token(report):
+    assert f"token by token ({PAGE_1})" in report.conclusion
+    assert "guess whole blocks" in run_lab(replace(LAB.quick, page_sizes=(16,))).conclusion
 
 
 @pytest.mark.parametrize(
@@ -204,6 +220,10 @@ def test_a_neighbour_finds_nothing_with_a_salt_of_his_own():
         ({"num_users": 13}, "num_users is 13; accepted: a whole number from 1 to num_requests"),
         ({"num_tenants": 5}, "num_tenants is 5; accepted: a whole number from 1 to num_users"),
         ({"num_candidates": 1}, "num_candidates is 1"), ({"block_size": 0}, "block_size is 0"),
+        ({"num_trials": 60_000}, "num_trials is 60000; accepted: a whole number from 7 to 1000"),
+        ({"num_candidates": 200_000}, "num_candidates is 200000; accepted: a whole number from 2 to 128"),
+        ({"secret_tokens": 1_000_003}, "secret_tokens is 1000003; accepted: a whole number from 1 to 1024"),
+        ({"num_requests": 60_000}, "num_requests is 60000; accepted: a whole number from 2 to 1000"),
     ],
 )  # fmt: skip
 def test_an_impossible_configuration_is_named(fields, named):
@@ -216,8 +236,8 @@ def test_an_impossible_configuration_is_named(fields, named):
     [
         ({"prompt_tokens": 9000}, "prompt_tokens is 9000; accepted: at most 8191"),
         ({"system_tokens": 9000}, "system_tokens is 9000; accepted: at most"),
-        ({"num_trials": 100_000}, "num_trials is 100000; accepted: at most"),
-        ({"num_candidates": 200_000}, "num_candidates is 200000; accepted: at most"),
+        ({"user_tokens": 1_000_003}, "user_tokens is 1000003; accepted: at most 8063"),
+        ({"known_tokens": 1_000_003}, "known_tokens is 1000003; accepted: at most 8174"),
     ],
 )
 def test_sizes_the_model_cannot_take_are_named(fields, named):

@@ -8,7 +8,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache import kv_cache_manager, radix_cache
 from engine.kvcache.block_pool import BlockPool
-from engine.kvcache.prefix_cache import HashPrefixCache, PublishRule
+from engine.kvcache.prefix_cache import NO_MATCH, HashPrefixCache, PublishRule
 from engine.kvcache.radix_tree import RadixTree
 from labs import theory
 from labs.lab_11_hash_map_or_tree import LAB, Config
@@ -80,7 +80,33 @@ def test_the_map_keeps_copies_and_the_tree_keeps_one(report):
 def test_every_prediction_is_met_and_the_cache_was_proven_cold(report):
     assert report.agrees and report.cache_state == "cold"
     assert sum(one.predicted is not None for one in report.measurements) > 100
-    assert [chart.kind for chart in report.charts] == ["bars", "lines"]
+    assert [chart.kind for chart in report.charts] == ["bars", "bars", "lines"]
+
+
+def test_findings_and_chart_show_what_was_measured_beside_the_laws(report):
+    told = next(line for line in report.findings if line.startswith(f"over the whole workload, {HASH} − {PAGE_1}"))
+    assert "+2,417 tokens found; by the laws: " in told and told.endswith("= +2,417")
+    found = {series.name: dict(zip(series.rows, series.values)) for series in report.charts[0].series}
+    assert found[HASH]["twins at once"] == (7 * 304,) and found[PAGE_1]["two in turns"] == (0,)
+    of_map, of_tree = (
+        next(line for line in report.findings if line.startswith(f"{title}:") and "probes" in line) for title in (HASH, PAGE_1)
+    )
+    assert "its names made before" in of_map and "names" not in of_tree
+
+
+def test_an_engine_that_finds_nothing_is_not_told_the_forecast(monkeypatch):
+    monkeypatch.setattr(kv_cache_manager.KVCacheManager, "get_computed_blocks", lambda self, request: NO_MATCH)
+    report = run_lab(Config(**FAST))
+    told = [line for line in report.findings if line.startswith("over the whole workload")]
+    assert len(told) == 2 and all(": 0 tokens found, NOT what the laws say: " in line for line in told)
+    (chart,) = report.charts
+    assert {value for series in chart.series for value in series.values} == {(0,)}
+    assert len(report.conclusion) < 2_000 and " more. What follows are the laws" in report.conclusion
+
+
+def test_the_conclusion_says_where_longest_prefix_first_exists(report):
+    for text in ("its default is fcfs", "above 128 waiting requests", "vLLM has no such policy", "here 16 tokens"):
+        assert text in report.conclusion
 
 
 @pytest.mark.parametrize("fields", [
@@ -161,7 +187,8 @@ def test_an_older_rule_for_twins_is_noticed():
     [
         ({"num_requests": 1}, "num_requests is 1"), ({"page_sizes": ()}, "page_sizes"),
         ({"block_size": 5_000}, "block_size is 5000"), ({"num_queued": 65}, "num_queued is 65"),
-        ({"turn_tokens": 71}, "turn_tokens is 71"),
+        ({"turn_tokens": 71}, "turn_tokens is 71"), ({"page_sizes": (1, 1)}, "page_sizes is"),
+        ({"num_repeats": 20_000}, "num_repeats is 20000"), ({"num_mixed": 20_000}, "num_mixed is 20000"),
         ({"lookup_tokens": (0,)}, "lookup_tokens is"), ({"twin_seats": 0}, "twin_seats is 0"),
     ],
 )  # fmt: skip
@@ -175,6 +202,7 @@ def test_an_impossible_configuration_is_named(fields, named):
     [
         ({"turn_tokens": 9000}, "turn_tokens is 9000; accepted: at most 8191"),
         ({"shared_tokens": 9000}, "shared_tokens is 9000; accepted: at most 8151"),
+        ({"user_tokens": 9000, "turn_tokens": 9100}, "user_tokens is 9000; accepted: at most 7786"),
     ],
 )
 def test_a_prompt_that_cannot_fit_is_named_by_the_lab_s_field(fields, named):

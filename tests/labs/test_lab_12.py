@@ -8,9 +8,9 @@ import pytest
 
 from engine.errors import ConfigError, MissingPackage
 from labs import lab_12_two_processes
+from labs.lab_12_two_processes import LAB, Config
 from labs.peers import block_name_worker
 from labs.peers.block_name_worker import NamingTask, ask_workers, name_blocks
-from labs.lab_12_two_processes import LAB, Config
 from labs.protocol import LabReport
 from labs.targets.base import TargetError
 from tests.labs.fake_session import FakeSession
@@ -73,7 +73,7 @@ def test_every_prediction_is_met_and_the_cache_was_proven_cold(report):
 
 def in_the_workers(monkeypatch, code):
     """Run `code` in every worker before it names anything."""
-    start = f"from labs import block_name_worker\n{code}\nblock_name_worker.main()"
+    start = f"from labs.peers import block_name_worker\n{code}\nblock_name_worker.main()"
     monkeypatch.setattr(block_name_worker, "COMMAND", (sys.executable, "-c", start))
 
 
@@ -100,6 +100,30 @@ def in_the_workers(monkeypatch, code):
 def test_a_process_that_names_by_another_rule_is_noticed(monkeypatch, broken):
     in_the_workers(monkeypatch, broken)
     assert not run_lab().agrees
+
+
+@pytest.mark.parametrize(
+    ("num_equal", "told"),
+    [
+        (8, "8 of 8 names (both have the same start)"), (0, "0 of 8 names (each has a start of its own)"),
+        (3, "3 of 8 names (which no start explains)"), (-1, "nothing: they did not make equally many names"),
+    ],
+)  # fmt: skip
+def test_a_finding_says_what_so_many_equal_names_mean(num_equal, told):
+    assert lab_12_two_processes._agreement(num_equal, 8) == told
+
+
+def test_a_hash_seed_stands_in_the_configuration_alone():
+    report = run_lab(Config(num_blocks=4, algorithms=("xxhash",), hash_seed=987_654, other_hash_seed=876_543))
+    assert report.agrees
+    assert not any(seed in repr(report) for seed in ("987654", "987,654", "876543", "876,543"))
+
+
+def test_a_worker_finds_this_package_from_anywhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if "site-packages" in entry])
+    (answer,) = ask_workers(NamingTask(tuple(range(32)), 16, 16, ("sha256",), 16), [None])
+    assert len(answer.pages) == 2
 
 
 def test_a_worker_that_fails_is_one_line(monkeypatch):
@@ -152,6 +176,7 @@ def test_one_algorithm_and_any_sizes_are_enough():
     ("fields", "named"),
     [
         ({"algorithms": ("md5",)}, "algorithms is 'md5'; accepted: sha256"), ({"algorithms": ()}, "algorithms"),
+        ({"algorithms": ("sha256", "sha256")}, "algorithms is 'sha256,sha256'; accepted: each once"),
         ({"block_size": 1}, "block_size is 1; accepted"), ({"num_blocks": 1}, "num_blocks is 1; accepted"),
         ({"hash_seed": -1}, "hash_seed is -1; accepted"), ({"hash_seed": 2**32}, "hash_seed is 4294967296; accepted"),
         ({"other_hash_seed": 0}, "other_hash_seed is 0; accepted: another than hash_seed"), ({"page_size": 0}, "page_size is 0"),
@@ -160,6 +185,11 @@ def test_one_algorithm_and_any_sizes_are_enough():
 def test_an_impossible_configuration_is_named(fields, named):
     with pytest.raises(ValueError, match=named):
         Config(**fields)
+
+
+def test_a_block_longer_than_the_model_takes_is_named():
+    with pytest.raises(ConfigError, match="block_size is 10000; accepted: at most 4095 with this model"):
+        run_lab(Config(block_size=10_000))
 
 
 def test_a_prompt_longer_than_the_model_takes_is_named():

@@ -152,6 +152,8 @@ def test_sizes_of_any_kind_meet_the_laws(config):
     ("fields", "named"),
     [
         ({"prompt_tokens": 2}, "prompt_tokens is 2; accepted"), ({"output_tokens": 0}, "output_tokens is 0"),
+        ({"weight_change": float("nan")}, "weight_change is nan; accepted: a number from 0.1 to 10.0"),
+        ({"page_sizes": (1, 1)}, "page_sizes is"),
         ({"weight_change": 0.01}, "weight_change is 0.01; accepted: a number from 0.1 to 10.0"),
         ({"page_sizes": (0,)}, "page_sizes is"), ({"block_size": 70_000}, "block_size is 70000; accepted"),
     ],
@@ -161,6 +163,25 @@ def test_an_impossible_configuration_is_named(fields, named):
         Config(**fields)
 
 
-def test_a_prompt_that_the_model_cannot_take_is_named():
-    with pytest.raises(ConfigError, match="prompt_tokens is 9000; accepted: at most 8184"):
-        run_lab(Config(prompt_tokens=9000))
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"prompt_tokens": 9000}, "prompt_tokens is 9000; accepted: at most 8184"),
+        ({"output_tokens": 1_000_003}, "output_tokens is 1000003; accepted: at most 8032"),
+        ({"prompt_tokens": 9000, "output_tokens": 9001}, "output_tokens is 9001; accepted: less than 8192 together with prompt"),
+    ],
+)
+def test_lengths_that_the_model_cannot_take_are_named(fields, named):
+    with pytest.raises(ConfigError, match=named):
+        run_lab(Config(**fields))
+
+
+def test_the_conclusion_names_the_engine_of_each_rule_and_stays_short_when_much_is_wrong(report, monkeypatch):
+    asked = "vLLM's /reset_prefix_cache always answers 200", "SGLang's /flush_cache answers 400", "only paused holds its blocks"
+    for text in asked:
+        assert text in report.conclusion
+    count_prompt_logprobs(monkeypatch)
+    read_with_prompt_logprobs(monkeypatch)
+    broken = run_lab(Config())
+    assert sum(one.agrees is False for one in broken.measurements) > 3
+    assert " more. What follows are the laws" in broken.conclusion and len(broken.conclusion) < 2_000

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labs.measure import Spread, auc, percentiles, ratio_of_medians, time_repeats
+from labs.measure import Spread, auc, percentiles, ratio_of_medians, sim_times_note, time_repeats
 
 
 def test_a_summary_holds_the_median_the_ends_and_the_median_distance():
@@ -111,3 +111,7 @@ def test_an_auc_of_nothing_is_refused():
 @given(samples=st.lists(st.integers(0, 9), min_size=1, max_size=20), others=st.lists(st.integers(0, 9), min_size=1, max_size=20))
 def test_the_auc_of_the_other_side_is_the_rest(samples, others):
     assert auc(samples, others) == pytest.approx(1 - auc(others, samples))
+
+
+def test_only_simulated_times_are_called_accounting():
+    assert "accounting, not physics" in sim_times_note("sim") and sim_times_note("engine") == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labs.output_check import check_outputs, num_unexplained
+from labs.output_check import check_outputs, num_unexplained, output_law
 from labs.targets.base import Completion
 
 
@@ -43,3 +43,9 @@ def test_the_text_says_who_parted_where():
     assert "all 3 tokens equal" in EQUAL.text and "0.1" in EQUAL.text
     assert "cold and warm output part at output token 1" in WARM_PARTS.text
     assert "two cold runs part at output token 0" in COLD_PARTS.text
+
+
+def test_no_output_may_differ_where_it_could_and_nothing_is_predicted_where_it_cannot():
+    law = output_law("engine")
+    assert law.value == 0 and "do not depend on the cache" in law.law
+    assert "preemption" in output_law("engine", "preemption").law and output_law("sim") is None

@@ -296,6 +296,7 @@ LAWS = [
     (theory.grouped_prefix_hits, (12, 4, 2000, 2200, 16)),
     (theory.grouped_prefix_blocks, (12, 4, 2000, 2200, 16)),
     (theory.resets_accepted, (1,)),
+    (theory.differing_outputs, ("preemption",)),
     (theory.fewest_wrong_outputs, (144, 8)),
     (theory.guess_auc, (16, 256)),
     (theory.chance_auc_spread, (12, 12)),
@@ -312,6 +313,11 @@ LAWS = [
     (theory.turn_hits_whole_prompts, (2, 2001, 16, 200)),
     (theory.hits_in_turn, (20, 2, 1184)),
     (theory.outputs_before_preemption, (2, 64, 16, 14)),
+    (theory.preemptions_of_newer, (64, 64, 16, 14)),
+    (theory.outputs_of_newer, (64, 64, 16, 14)),
+    (theory.of_preempted, (0, 113)),
+    (theory.unaccounted_tokens, (1,)),
+    (theory.least_cold_over_warm, (LLAMA, 2000, 2200, 0.05, 1e15)),
     (theory.resumed_queries, (64, 49)),
     (theory.resumed_hits_tails_first, (64, 64, 16, 14)),
     (theory.resumed_hits_whole_leaf, (64, 64, 16, 14)),
@@ -426,9 +432,30 @@ def test_a_simulated_prompt_takes_its_arithmetic_its_reading_and_an_overhead_a_s
     assert in_chunks == pytest.approx(cold + 2 * 100e-6)
 
 
-def test_requests_that_come_faster_than_they_are_served_wait_longer_and_longer():
-    assert theory.queueing_ttfts([0, 1, 2, 3], 0.5) == [0.5, 0.5, 0.5, 0.5]
-    assert theory.queueing_ttfts([0, 1, 2, 10], 3) == [3, 5, 7, 3]
+def step_cost(budget, seats=128):
+    return theory.StepCost(LLAMA, H100, MFU, 100e-6, budget, seats)
+
+
+def test_where_a_step_serves_one_request_requests_wait_for_each_other():
+    alone = step_cost(500).seconds([(0, 500)])
+    times = theory.batched_ttfts([0, 10, 10, 20], 0, 500, step_cost(500))
+    assert times == pytest.approx([alone, alone, 2 * alone, alone])
+    assert theory.batched_ttfts([0, 0], 0, 500, step_cost(4096, seats=1)) == pytest.approx([alone, 2 * alone])
+
+
+def test_a_step_answers_all_that_it_ends_and_cuts_what_does_not_fit():
+    both = step_cost(1000).seconds([(100, 500), (100, 500)])
+    assert theory.batched_ttfts([0, 0], 100, 500, step_cost(1000)) == pytest.approx([both, both])
+    first, rest = step_cost(600).seconds([(0, 500), (0, 100)]), step_cost(600).seconds([(100, 500)])
+    assert theory.batched_ttfts([0, 0], 0, 500, step_cost(600)) == pytest.approx([first, first + rest])
+
+
+def test_a_slow_start_and_fast_arithmetic_bring_the_ratio_of_times_nearer_to_one():
+    by_flops = theory.cold_over_warm(LLAMA, 2000, 2200)
+    assert theory.least_cold_over_warm(LLAMA, 2000, 2200, 0.0, 1e15) == pytest.approx(by_flops / 2)
+    slower_start, faster = (theory.least_cold_over_warm(LLAMA, 2000, 2200, *one) for one in ((0.1, 1e15), (0.05, 2e15)))
+    assert slower_start == pytest.approx(faster)
+    assert 1 < slower_start < theory.least_cold_over_warm(LLAMA, 2000, 2200, 0.05, 1e15) < by_flops
 
 
 def test_every_law_is_in_the_list_above():

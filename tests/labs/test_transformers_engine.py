@@ -9,9 +9,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from labs.benches.timed_engine import EngineSettings
 from labs.peers.transformers_engine import METHODS, TransformersEngine
 from labs.peers.worker_process import PeerError
-from labs.benches.timed_engine import EngineSettings
 
 NUM_OUTPUTS = 6
 # Of unequal lengths, out of order, and two of them with a block in common.

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from labs.benches.timed_engine import EngineSettings
 from labs.peers.vllm_engine import VllmEngine
 from labs.peers.worker_process import PeerEnded, PeerError, PeerUnavailable
-from labs.benches.timed_engine import EngineSettings
 
 needs_vllm = pytest.mark.skipif("LABCLI_VLLM_PYTHON" not in os.environ, reason="LABCLI_VLLM_PYTHON names no Python with vLLM")
 

@@ -17,7 +17,7 @@ def draw_block_map(chart: Chart) -> tuple[str, float]:
     for series in chart.series:
         if len(chart.series) > 1:
             lines = wrap_text(series.name, MIN_WIDTH)
-            body += text_lines(0, y + LINE_HEIGHT - 4, lines, "label")
+            body += text_lines(0, y + LINE_HEIGHT - 4, lines)
             y += LINE_HEIGHT * len(lines)
         drawn, y = _draw_series(series, y)
         body += drawn
@@ -36,7 +36,7 @@ def _draw_series(series: ChartSeries, y: float) -> tuple[str, float]:
     body, letters, top = "", _Letters(), y
     for label, cells in zip(labels, series.cells):
         lines = [label] if beside else wrap_text(label, MIN_WIDTH)
-        body += text_lines(0, y + (ROW - 5 if beside else LINE_HEIGHT - 4), lines, "label")
+        body += text_lines(0, y + (ROW - 5 if beside else LINE_HEIGHT - 4), lines)
         y += 0 if beside else LINE_HEIGHT * len(lines)
         body += _step(cells, left, y, letters)
         y += ROW + (3 if beside else 6)
@@ -65,7 +65,7 @@ class _Letters:
     def svg(self) -> str:
         return "".join(
             f'<text x="{" ".join(at(x) for x, _ in places)}" y="{" ".join(f"{y:g}" for _, y in places)}" '
-            f'text-anchor="middle" class="on-{STATE_CSS[letter]}">{letter * len(places)}</text>'
+            f'class="on-{STATE_CSS[letter]}">{letter * len(places)}</text>'
             for letter, places in self._places.items()
         )
 

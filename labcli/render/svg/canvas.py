@@ -6,22 +6,23 @@ must fit at the narrowest width, which is what `text_width` is for: it guesses a
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from html import escape
 from typing import Sequence
+
+from labcli.printable import printable
 
 MIN_WIDTH = 320.0  # px; a narrower window scrolls
 TEXT_SIZE = 12  # px
 LINE_HEIGHT = 16  # px
 
 _NARROW, _WIDE = "iljtfrI.,:;|!'()[]{} ·", "mwMW@%→—✓✗"
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_ANCHORS = {"start": "", "middle": "m", "end": "e"}  # as the style sheet names them: a page has a thousand texts
 
 
 def clean(text: object) -> str:
-    """A text for HTML and SVG: escaped, and without characters that neither may hold."""
-    return escape(_CONTROLS.sub("\ufffd", str(text)))
+    """A text for HTML and SVG: escaped, and without characters that neither may hold or that turn a line round."""
+    return escape(printable(text), quote=False).replace('"', "&quot;")
 
 
 def text_width(text: str, size: float = TEXT_SIZE) -> float:
@@ -60,16 +61,22 @@ def wrap_text(text: str, width: float) -> list[str]:
 
 
 def at(fraction: float) -> str:
-    """A place or length along x: 0 is the left edge, 1 the right one."""
-    return f"{round(100 * fraction, 2):g}%"
+    """A place along x: 0 is the left edge, 1 the right one. A tenth of a per cent is less than a pixel."""
+    return f"{round(100 * fraction, 1):g}%"
+
+
+def _place(name: str, fraction: float) -> str:
+    """An attribute with a place along x; the left edge is where a browser puts what has none."""
+    place = at(fraction)
+    return "" if place in ("0%", "-0%") else f' {name}="{place}"'
 
 
 def text(x: float, y: float, content: str, anchor: str = "start", css: str = "", dx: float = 0) -> str:
     """One line of text; y is its base line, dx px that it stands beside x."""
-    anchored = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    css = " ".join(part for part in (css, _ANCHORS[anchor]) if part)
     classed = f' class="{css}"' if css else ""
     shifted = f' dx="{dx:g}"' if dx else ""
-    return f'<text x="{at(x)}" y="{y:g}"{shifted}{anchored}{classed}>{clean(content)}</text>'
+    return f'<text{_place("x", x)} y="{y:g}"{shifted}{classed}>{clean(content)}</text>'
 
 
 def text_lines(x: float, y: float, lines: Sequence[str], css: str = "") -> str:
@@ -78,15 +85,18 @@ def text_lines(x: float, y: float, lines: Sequence[str], css: str = "") -> str:
 
 
 def rect(x: float, y: float, width: float, height: float, css: str) -> str:
-    return f'<rect x="{at(x)}" y="{y:g}" width="{at(width)}" height="{height:g}" class="{css}"/>'
+    """Both ends are rounded, so that neighbours touch; something is never so narrow that it looks like nothing."""
+    share = round(100 * (x + width), 1) - round(100 * x, 1)
+    return f'<rect{_place("x", x)} y="{y:g}" width="{max(share, 0.1 if width else 0.0):.4g}%" height="{height:g}" class="{css}"/>'
 
 
 def v_line(x: float, y_from: float, y_to: float, css: str) -> str:
-    return f'<line x1="{at(x)}" x2="{at(x)}" y1="{y_from:g}" y2="{y_to:g}" class="{css}"/>'
+    top = f' y1="{y_from:g}"' if y_from else ""
+    return f'<line{_place("x1", x)}{_place("x2", x)}{top} y2="{y_to:g}" class="{css}"/>'
 
 
 def h_line(y: float, x_from: float, x_to: float, css: str) -> str:
-    return f'<line x1="{at(x_from)}" x2="{at(x_to)}" y1="{y:g}" y2="{y:g}" class="{css}"/>'
+    return f'<line{_place("x1", x_from)} x2="{at(x_to)}" y1="{y:g}" y2="{y:g}" class="{css}"/>'
 
 
 def mark(x: float, y: float, number: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labcli.render.svg.canvas import LINE_HEIGHT, MIN_WIDTH, at, h_line, text, text_lines, text_width, v_line, wrap_text
+from labcli.render.svg.canvas import LINE_HEIGHT, MIN_WIDTH, h_line, rect, text, text_lines, text_width, v_line, wrap_text
 from labcli.render.svg.scale import Scale, fitting_ticks, short_number
 
 GAP = 12  # px between rows
@@ -13,13 +13,13 @@ def row_heading(y: float, label: str, value: str) -> tuple[str, float]:
     """The label to the left, the value to the right of its last line; and the y below both."""
     lines = wrap_text(label, MIN_WIDTH)
     if not value:
-        return text_lines(0, y + LINE_HEIGHT - 4, lines, "label"), y + LINE_HEIGHT * len(lines)
+        return text_lines(0, y + LINE_HEIGHT - 4, lines), y + LINE_HEIGHT * len(lines)
     room = MIN_WIDTH - text_width(value) - 14
     beside = wrap_text(label, room) if room > 0 else []
     # A value that leaves the label little room gets its own line.
     lines = beside if beside and len(beside) <= len(lines) + 1 else [*lines, ""]
     y += LINE_HEIGHT * len(lines)
-    body = text_lines(0, y - LINE_HEIGHT * (len(lines) - 1) - 4, [line for line in lines if line], "label")
+    body = text_lines(0, y - LINE_HEIGHT * (len(lines) - 1) - 4, [line for line in lines if line])
     return body + text(1, y - 4, value, "end", "value"), y
 
 
@@ -51,4 +51,4 @@ def tick_number(x: float, y: float, tick: float) -> str:
 
 def track(y: float, height: float) -> str:
     """What leads the eye from a row's label to its value."""
-    return f'<rect x="0" y="{y:g}" width="{at(1)}" height="{height:g}" class="track"/>'
+    return rect(0, y, 1, height, "track")

@@ -32,7 +32,8 @@ def draw_times(chart: Chart) -> tuple[str, float]:
             count = f" ({len(values)})" if len(values) > 1 else ""
             heading, y = row_heading(y, label, format_seconds(values) + count)
             body += heading + track(y, STRIP)
-            body += "".join(_dot(along(scale, value, EDGE), y + STRIP / 2, number) for value in _some(sorted(values)))
+            dots = "".join(_dot(along(scale, value, EDGE), y + STRIP / 2) for value in _some(sorted(values)))
+            body += f'<g class="dot d{number % 6}">{dots}</g>'
             x = along(scale, statistics.median(values), EDGE)
             body += v_line(x, y - 1, y + STRIP + 1, "target")
             y += STRIP + GAP
@@ -41,8 +42,8 @@ def draw_times(chart: Chart) -> tuple[str, float]:
     return axis + body, y
 
 
-def _dot(x: float, y: float, number: int) -> str:
-    return f'<circle cx="{at(x)}" cy="{y:g}" r="4" class="dot d{number % 6}"/>'
+def _dot(x: float, y: float) -> str:
+    return f'<circle cx="{at(x)}" cy="{y:g}" r="4"/>'
 
 
 def _some(values: list[float]) -> list[float]:

@@ -10,7 +10,16 @@ import labs.benches.hash_cost
 from engine.config import HASH_ALGORITHMS
 from engine.errors import ConfigError, MissingPackage
 from engine.kvcache.block_hash import BlockHasher, hash_block_tokens
-from labs.benches.hash_cost import Config, HashBench, HashCost, HashGrowth, NamedChain, growth_lengths, make_token_ids, measure_growth
+from labs.benches.hash_cost import (
+    Config,
+    HashBench,
+    HashCost,
+    HashGrowth,
+    NamedChain,
+    growth_lengths,
+    make_token_ids,
+    measure_growth,
+)
 
 SMALL = Config(num_blocks=40, block_size=4, trials=2)
 

@@ -27,9 +27,10 @@ def engine_reuse(first: SentRequest, second: SentRequest, unit: int, cache: str 
     size = {"page_size": unit} if cache == "radix" else {"block_size": unit}
     config = EngineConfig(model=SIM_MODEL, prefix_cache=cache, use_eagle=drafter, num_gpu_blocks=600, **size)
     engine = LLMEngine(config, SimulatedRunner(model=SIM_MODEL, gpu=SIM_GPU))
-    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     for request in (first, second):
         identity = request.identity
+        plp = 0 if request.prompt_logprobs and cache == "hash" else None  # SGLang has no such field
+        params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, prompt_logprobs=plp)
         (output,) = engine.generate(
             [request.token_ids], params, cache_salt=identity.cache_salt, lora=identity.lora, mm_items=identity.mm_items
         )
@@ -48,11 +49,15 @@ def engine_reuse(first: SentRequest, second: SentRequest, unit: int, cache: str 
         (sent([*SYSTEM[:10], 1, 3]), sent([*SYSTEM[:10], 2, 4]), "too short", 10, 0),
         (sent(SYSTEM), sent(SYSTEM), "last token", None, 48),
         (sent([*SYSTEM, 1]), sent([*SYSTEM, 1]), "none", None, 64),
-        (sent([*SYSTEM, 1]), sent([*SYSTEM, 2]), "none", 64, 64),
+        (sent([*SYSTEM, 1]), sent([*SYSTEM, 2]), "parted", 64, 64),
+        (sent([*SYSTEM[:20], *range(500, 700)]), sent([*SYSTEM[:20], *range(900, 999)]), "parted", 20, 16),
+        (sent([*SYSTEM, 1]), sent([*SYSTEM, 1], prompt_logprobs=True), "logprobs", None, 0),
+        (sent([*SYSTEM, 1], prompt_logprobs=True), sent([*SYSTEM, 1]), "none", None, 64),
         (sent(SYSTEM), sent([*SYSTEM, 1, 2]), "none", None, 64),
         (sent([*SYSTEM, 1, 2]), sent(SYSTEM), "last token", None, 48),
         (sent([1, 2]), sent([1, 2]), "too short", None, 0),
-        (sent(SYSTEM[:16]), sent(SYSTEM[:16]), "too short", None, 0),
+        (sent(SYSTEM[:16]), sent(SYSTEM[:16]), "last token", None, 0),
+        (sent(SYSTEM[:15]), sent(SYSTEM[:15]), "too short", None, 0),
         (sent(SYSTEM[:17]), sent(SYSTEM[:17]), "none", None, 16),
     ],
 )
@@ -101,7 +106,7 @@ def test_an_image_ends_a_match_at_its_block_or_at_its_own_position(cache, reusab
 def test_an_image_behind_the_shared_part_costs_nothing():
     first = sent([*SYSTEM, 1, 2, 3, 4], images=(MultimodalItem("cat", 66, 2),))
     pair = compare(first, sent([*SYSTEM, 5, 6]), unit=16)
-    assert (pair.cause, pair.reusable_tokens, pair.identity_differences) == ("none", 64, ("images",))
+    assert (pair.cause, pair.reusable_tokens, pair.identity_differences) == ("parted", 64, ("images",))
 
 
 def test_of_two_causes_the_dearer_comes_first():
@@ -132,13 +137,47 @@ def test_a_block_larger_than_the_shared_front_is_too_short_with_one_cache_and_fi
     hybrid, radix = compare(first, second, 784), compare(first, second, 1, cache="radix")
     assert (hybrid.cause, hybrid.reusable_tokens) == ("too short", 0)
     assert "these share 240, a shared front of 784 would hit" in hybrid.hint
-    assert (radix.cause, radix.reusable_tokens) == ("none", 240)
+    assert (radix.cause, radix.reusable_tokens) == ("parted", 240)
+    assert "part at position 240" in radix.hint and "is caching on" not in radix.hint
+
+
+@pytest.mark.parametrize("unit", [1, 16, 1024])
+def test_a_prompt_of_one_block_loses_it_to_its_last_token(unit):
+    pair = compare(sent(range(unit)), sent(range(unit)), unit)
+    assert [(loss.cause, loss.tokens) for loss in pair.losses] == [("last token", unit)]
+    assert f"A prompt of {unit + 1:,} would reuse it" in pair.hint
+    assert compare(sent(range(unit + 1)), sent(range(unit + 1)), unit).reusable_tokens == unit
+
+
+@pytest.mark.parametrize(("cache", "unit"), [("hash", 16), ("radix", 1)])
+def test_behind_another_salt_or_image_the_last_token_costs_nothing(cache, unit):
+    image = (MultimodalItem("cat", 60, 4),), (MultimodalItem("dog", 60, 4),)
+    for mine, theirs in (({"cache_salt": "a"}, {"cache_salt": "b"}), ({"images": image[0]}, {"images": image[1]})):
+        pair = compare(sent(SYSTEM, **mine), sent(SYSTEM, **theirs), unit, cache=cache)
+        assert [loss.cause for loss in pair.losses] in (["identity"], [])
+    assert "identity" in [loss.cause for loss in compare(sent(SYSTEM, cache_salt="a"), sent(SYSTEM), unit, cache=cache).losses]
+
+
+def test_prompt_logprobs_cost_all_that_would_match_and_nothing_in_the_radix_cache():
+    first, second = sent(SYSTEM), sent(SYSTEM, prompt_logprobs=True)
+    hash_, radix = compare(first, second, 16), compare(first, second, 1, cache="radix")
+    assert [(loss.cause, loss.tokens) for loss in hash_.losses] == [("logprobs", 48)]
+    assert (radix.cause, radix.reusable_tokens) == ("last token", 63)
+    salted = compare(sent(SYSTEM, cache_salt="a"), second, 16)
+    assert [(loss.cause, loss.tokens) for loss in salted.losses] == [("identity", 48), ("logprobs", 0)]
 
 
 def test_a_drafter_gives_up_a_block():
     pair = compare(sent([*SYSTEM, 1]), sent([*SYSTEM, 1]), unit=16, drafter=True)
     assert (pair.cause, pair.reusable_tokens, pair.lost_tokens) == ("drafter", 48, 16)
     assert pair.reusable_tokens == engine_reuse(sent([*SYSTEM, 1]), sent([*SYSTEM, 1]), 16, drafter=True)
+
+
+def test_beside_a_drafter_one_block_is_too_short():
+    pair = compare(sent(SYSTEM[:16]), sent(SYSTEM[:16]), unit=16, drafter=True)
+    assert (pair.cause, pair.lost_tokens) == ("too short", 0) and "a prompt of 33 tokens would hit" in pair.hint
+    assert engine_reuse(sent(SYSTEM[:33]), sent(SYSTEM[:33]), 16, drafter=True) == 16
+    assert engine_reuse(sent(SYSTEM[:32]), sent(SYSTEM[:32]), 16, drafter=True) == 0
 
 
 # Any pair
@@ -175,6 +214,7 @@ def requests(draw):
     mine["images"] = draw(images(len(first)))
     same = draw(st.booleans()) and all(item.offset + item.length <= len(second) for item in mine["images"])
     theirs["images"] = mine["images"] if same else draw(images(len(second)))
+    theirs["prompt_logprobs"] = draw(st.sampled_from([False, False, True]))
     return sent(first, **mine), sent(second, **theirs)
 
 
@@ -189,12 +229,25 @@ def test_the_engine_finds_what_the_diagnosis_says(pair, cache, unit, drafter):
 
 
 @settings(max_examples=100, deadline=None)
-@given(pair=requests(), cache=st.sampled_from(["hash", "radix"]), unit=st.integers(1, 5))
-def test_with_equal_identities_the_engine_finds_what_the_identity_cost(pair, cache, unit):
+@given(pair=requests(), cache=st.sampled_from(["hash", "radix"]), unit=st.integers(1, 5), drafter=st.booleans())
+def test_with_lookup_and_equal_identities_the_engine_finds_what_these_two_cost(pair, cache, unit, drafter):
     first, second = pair
     if not all(item.offset + item.length <= len(second.token_ids) for item in first.images):
         return
     equal = sent(second.token_ids, cache_salt=first.cache_salt, lora=first.lora, images=first.images)
-    found = compare(first, second, unit, cache=cache)
-    cost = sum(loss.tokens for loss in found.losses if loss.cause == "identity")
-    assert engine_reuse(first, equal, unit, cache) == found.reusable_tokens + cost
+    drafter = drafter and cache == "hash"
+    found = compare(first, second, unit, cache=cache, drafter=drafter)
+    cost = sum(loss.tokens for loss in found.losses if loss.cause in ("identity", "logprobs"))
+    assert engine_reuse(first, equal, unit, cache, drafter) == found.reusable_tokens + cost
+
+
+@settings(max_examples=100, deadline=None)
+@given(pair=requests(), cache=st.sampled_from(["hash", "radix"]), unit=st.integers(1, 5), drafter=st.booleans())
+def test_a_token_longer_the_engine_finds_what_the_last_token_cost(pair, cache, unit, drafter):
+    first, second = pair
+    drafter = drafter and cache == "hash"
+    found = compare(first, second, unit, cache=cache, drafter=drafter)
+    cost = sum(loss.tokens for loss in found.losses if loss.cause == "last token")
+    longer = sent([*second.token_ids, 9], **{name: getattr(second, name) for name in ("cache_salt", "lora", "images")})
+    if not second.prompt_logprobs:
+        assert engine_reuse(first, longer, unit, cache, drafter) == found.reusable_tokens + cost

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from labs.diagnose.varying_text import looks_like, tools_look_like
+from labs.diagnose.varying_text import Passage, looks_like, passage, tools_look_like
+from tests.labs.conftest import ByteTokenizer
 
 BEHIND = " You are a helpful assistant. " * 5
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -46,3 +47,24 @@ def test_tools_in_another_order_are_told_from_other_tools():
     assert tools_look_like([one, other], [other, one]) == "the same tools in another order"
     assert tools_look_like([one], [{"parameters": TURNED, "name": "a"}]) == "the same tools with their keys in another order"
     assert [tools_look_like([one], tools) for tools in ([other], [one], None)] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [("🎉", "🎊", ("🎉", "🎊")), ("é", "è", ("é", "è")), ("日", "本", ("日", "本")), ("a", "b", ("a", "b"))],
+)
+def test_a_passage_holds_whole_characters(mine, theirs, expected):
+    front, behind, decoder = "Grüße! 🎉 ", " end of it, 🎊 and more text here", ByteTokenizer()
+    ids = [decoder.encode(front + one + behind) for one in (mine, theirs)]
+    at = next(place for place, pair in enumerate(zip(*ids)) if pair[0] != pair[1])
+    num_differing = len(decoder.encode(front + mine)) - at
+    shown = [passage(decoder, one, at, num_differing) for one in ids]
+    assert tuple(one.differing for one in shown) == expected
+    for one in shown:
+        assert "\ufffd" not in one.before + one.differing + one.after
+        assert front.endswith(one.before) and behind.startswith(one.after)
+
+
+def test_bytes_that_are_no_characters_do_not_move_a_passage():
+    assert passage(ByteTokenizer(), [0xFF] * 40, 20, 1).differing == "\ufffd"
+    assert passage(ByteTokenizer(), [65, 66], 2, 0) == Passage("AB", "", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
@@ -13,6 +12,7 @@ from engine.config import EngineConfig
 from labs import theory
 from labs.scenarios.eviction_model import NamedBlocks, WholeLeaves, replay
 from labs.targets.open_target import SIM_MODEL, open_target_factory
+from labs.watch.block_map import BlockMap, content_of
 
 OPEN_TARGET = open_target_factory("sim", EngineConfig(model=SIM_MODEL))
 KINDS = {
@@ -25,14 +25,23 @@ KINDS = {
 }
 
 
+def prompts_of(letters: list[str], num_tokens: int) -> dict[str, list[int]]:
+    return {letter: [ord(letter)] + [7 * at for at in range(num_tokens - 1)] for letter in set(letters)}
+
+
 def engine_hits(fields, num_blocks: int, letters: list[str], num_tokens: int) -> list[int]:
-    target = OPEN_TARGET(**fields, num_gpu_blocks=num_blocks + 1)
-    if fields["prefix_cache"] == "radix":
-        # Simulated time stands still between requests; real time does not, and the least recently used is never a tie.
-        ticks = itertools.count()
-        target.engine.manager.prefix_cache.tree._clock = lambda: next(ticks)
-    prompts = {letter: [ord(letter)] + [7 * at for at in range(num_tokens - 1)] for letter in set(letters)}
+    target, prompts = OPEN_TARGET(**fields, num_gpu_blocks=num_blocks + 1), prompts_of(letters, num_tokens)
     return [target.complete(prompts[letter]).num_cached_tokens for letter in letters]
+
+
+def engine_evictions(fields, num_blocks: int, letters: list[str], num_tokens: int) -> list[tuple[str, int]]:
+    target, prompts = OPEN_TARGET(**fields, num_gpu_blocks=num_blocks + 1), prompts_of(letters, num_tokens)
+    names = {name: (letter, at) for letter, prompt in prompts.items() for at, name in enumerate(content_of(target, prompt))}
+    block_map = BlockMap(target.engine)
+    with block_map.watching():
+        for letter in letters:
+            target.complete(prompts[letter])
+    return [names[name] for name in block_map.evicted]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,3 +92,17 @@ def test_a_leaf_dies_whole_and_only_the_last_page_of_a_repeated_prompt_alone():
     assert pool.serve("B", 5).hits == 4  # cut before its last page
     pool.serve("C", 5)
     assert pool.serve("D", 1).evicted == [("B", 4)]
+
+
+@pytest.mark.parametrize("unit", [1, 4, 16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_model_and_the_block_map_count_the_same_evictions_in_any_order_of_prompts(kind, unit):
+    """Also where a request is handed a block that held what it now computes: with heads freed first that is the rule."""
+    open_model, fields = KINDS[kind]
+    rng = random.Random(unit)
+    for _ in range(25):
+        num_tokens = rng.randint(2, 8 * unit + 3)
+        num_blocks = -(-(num_tokens + 1) // unit) + rng.randint(0, 2 * -(-num_tokens // unit))
+        letters = [rng.choice("ABC") for _ in range(12)]
+        gone = [name for served in replay(open_model(num_blocks, unit), letters, num_tokens) for name in served.evicted]
+        assert sorted(engine_evictions(fields(unit), num_blocks, letters, num_tokens)) == sorted(gone)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine.config import EngineConfig
-from labs.watch.block_map import BlockMap, cached_content, content_of
 from labs.targets.open_target import SIM_MODEL, open_target_factory
+from labs.watch.block_map import BlockMap, cached_content, content_of
 
 OPEN_TARGET = open_target_factory("sim", EngineConfig(model=SIM_MODEL))
 CACHES = [{"prefix_cache": "hash", "block_size": 4}, {"prefix_cache": "radix", "page_size": 4}]
@@ -35,6 +35,19 @@ def test_a_tree_learns_of_pages_after_the_step_and_gives_up_whole_leaves():
     assert block_map.evicted == content_of(target, A)
 
 
+def test_a_block_filled_anew_with_what_it_held_was_evicted():
+    """Freed heads first: a prompt that lost its first block is handed its other blocks, and fills them with what they held."""
+    prompt, other = list(range(100, 113)), [1, 2, 3, 4, 5, 6]  # three full blocks and a token; one and two tokens
+    target = OPEN_TARGET(prefix_cache="hash", block_size=4, free_heads_first=True, num_gpu_blocks=5)
+    block_map = BlockMap(target.engine)
+    with block_map.watching():
+        for tokens in (prompt, other, prompt):
+            target.complete(tokens)
+    assert block_map.cells == ["AAAa", "xccA", "Axxx"]
+    first, second, third = content_of(target, prompt)
+    assert block_map.evicted == [first, second, third, *content_of(target, other)]
+
+
 @pytest.mark.parametrize("fields", CACHES, ids=lambda fields: fields["prefix_cache"])
 def test_content_is_named_by_its_whole_prefix(fields):
     target, _ = draw(fields, [A, [1] + A[1:]])
@@ -51,7 +64,8 @@ def test_steps_that_change_nothing_can_be_left_out():
 
 def test_the_engine_is_left_as_it_was():
     target = OPEN_TARGET(num_gpu_blocks=7)
-    scheduler = target.engine.scheduler
+    scheduler, cache = target.engine.scheduler, target.engine.manager.prefix_cache
+    own = dict(vars(cache))
     with pytest.raises(RuntimeError), BlockMap(target.engine).watching():
         raise RuntimeError
-    assert target.engine.scheduler is scheduler
+    assert target.engine.scheduler is scheduler and vars(cache) == own

@@ -1,0 +1,26 @@
+"""Length check: prompts that are too long are refused by the field that makes them so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import ConfigError
+
+
+def check_length(config: Any, most: int, context: str = "with this model", **tokens: int) -> None:
+    """Refuse lengths that together exceed `most` tokens, by the name of the longest.
+
+    tokens   by field of `config`: what each adds; of a tuple's field, its largest
+    context  what `most` follows from, for people
+
+    Raises ConfigError: "field is VALUE; accepted: at most …".
+    """
+    if sum(tokens.values()) <= most:
+        return
+    longest = max(tokens, key=tokens.__getitem__)
+    others = sum(tokens.values()) - tokens[longest]
+    if others < most:
+        accepted = f"at most {most - others} {context}"
+    else:
+        accepted = f"less than {most} together with {', '.join(name for name in tokens if name != longest)}, {context}"
+    raise ConfigError(longest, getattr(config, longest), accepted)
