@@ -54,15 +54,24 @@ def _paragraphs(text: str) -> list[Text | Padding]:
 
 
 def _two_columns(block: str) -> Table | Text:
-    """Lines of a name, two spaces or more, and its text, as a grid; anything else as it is."""
-    lines = [re.fullmatch(r"(\S.*?)\s{2,}(\S.*)", line) for line in block.splitlines()]
-    starts = {line.start(2) for line in lines if line is not None}
-    if None in lines or len(starts) != 1:
-        return Text(block)
+    """Lines of a name, two spaces or more, and its text, as a grid; anything else as it is.
+
+    A line that begins where the texts begin goes on with the text above it.
+    """
+    rows: list[list[str]] = []
+    column = None
+    for line in block.splitlines():
+        found = re.fullmatch(r"(\S.*?)\s{2,}(\S.*)", line)
+        if found is not None and column in (None, found.start(2)):
+            column = found.start(2)
+            rows.append([found[1], found[2]])
+        elif rows and line[: column or 0].isspace():
+            rows[-1][1] += " " + line.strip()
+        else:
+            return Text(block)
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for line in lines:
-        assert line is not None
-        grid.add_row(Text(line[1]), Text(line[2]))
+    for name, text in rows:
+        grid.add_row(Text(name), Text(text))
     return grid
 
 
