@@ -15,6 +15,8 @@ from typing import Any
 
 import typer
 
+from labcli.printable import printable
+
 
 class UsageFault(ValueError):
     """What a person typed cannot be used; nothing was run."""
@@ -40,8 +42,7 @@ def fault_of(error: BaseException) -> Fault:
     what, exit_code = _what_and_code(error)
     parts = [what, *getattr(error, "__notes__", ())]
     # One line, whatever the message holds: scripts and logs read line by line, and a terminal obeys control characters.
-    line = " ".join("; ".join(parts).split())
-    return Fault("labcli: " + "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line), exit_code)
+    return Fault("labcli: " + printable(" ".join("; ".join(parts).split())), exit_code)
 
 
 def _what_and_code(error: BaseException) -> tuple[str, int]:

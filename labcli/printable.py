@@ -1,7 +1,11 @@
-"""Printable: texts and records with nothing in them that a terminal would obey.
+r"""Printable: texts, records and JSON with nothing in them that a terminal would obey.
 
-A record may come from anybody. What it says is shown, but it does not colour, clear, retitle or turn round the
-terminal it is shown in: each such character becomes one "�".
+A file or a record may come from anybody. What it says is shown, but it does not colour, clear, retitle or turn round the
+terminal it is shown in.
+
+    printable      a text or a path: one "�" for each such character
+    escaped        a text for one line, where the character itself matters: its escape, \x1b, \n, \u202e
+    escaped_json   a JSON document: the same characters as JSON's escapes
 """
 
 from __future__ import annotations
@@ -12,13 +16,26 @@ from typing import Any, TypeVar
 
 _Record = TypeVar("_Record")
 
-# C0 but tab and line feed, DEL and C1; marks, embeddings, overrides and isolates of direction; halves of surrogate pairs.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+# DEL and C1; marks, embeddings, overrides and isolates of direction; halves of surrogate pairs.
+_HIDDEN = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff"
+_OBEYED = re.compile(f"[\x00-\x08\x0b-\x1f{_HIDDEN}]")  # all of C0 but tab and line feed
+_NOT_IN_A_LINE = re.compile(f"[\x00-\x1f{_HIDDEN}]")
+_NOT_IN_JSON = re.compile(f"[{_HIDDEN}]")
 
 
 def printable(text: object) -> str:
     """The text (a path, a message, …) with one "�" for each character that a terminal would obey."""
     return _OBEYED.sub("\N{REPLACEMENT CHARACTER}", str(text))
+
+
+def escaped(text: str) -> str:
+    """A text for one line of a terminal."""
+    return _NOT_IN_A_LINE.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def escaped_json(document: str) -> str:
+    """A JSON document with the same characters escaped as JSON does; json.dumps has escaped those below a space."""
+    return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
 def printable_record(record: _Record) -> _Record:

@@ -7,7 +7,7 @@ import re
 import shutil
 import textwrap
 
-from labcli.render.visible_text import visible, visible_json
+from labcli.printable import escaped, escaped_json
 from labs.estimates.estimate import Estimate
 
 _LEAST_WIDTH, _MOST_WIDTH = 40, 100  # columns: narrower breaks words, wider tires eyes
@@ -40,7 +40,7 @@ def estimate_json(estimate: Estimate) -> str:
     """The inputs, and the results with their laws."""
     results = [{"name": one.name, "value": one.value, "unit": one.unit, "law": one.law} for one in estimate.figures]
     document = {"inputs": dict(estimate.inputs), "results": results}
-    return visible_json(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+    return escaped_json(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _number(text: str) -> str:
@@ -51,4 +51,4 @@ def _number(text: str) -> str:
 def folded(text: str, indent: str = "") -> str:
     """Over lines as wide as the terminal, within reason; 80 columns where there is none."""
     width = min(max(shutil.get_terminal_size().columns, _LEAST_WIDTH), _MOST_WIDTH)
-    return textwrap.fill(visible(text), width, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.fill(escaped(text), width, subsequent_indent=indent, break_on_hyphens=False)

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from labcli.printable import escaped, escaped_json
 from labcli.render.plain_table import plain_table
-from labcli.render.visible_text import visible, visible_json
 from labcli.utf8_output import write_utf8
 from labs.diagnose.diagnosis import PairDiagnosis
 from labs.diagnose.loss import Loss
@@ -24,25 +24,25 @@ def print_report(report: PairReport, console: Console | None = None) -> None:
     """The two requests, the verdict, what each cache loses to which cause, the evidence, and what to do."""
     console = console or Console(highlight=False)
     for request in report.requests:
-        console.print(Text(visible(f"{request.label}  {request.path}: {_described(request)}")), soft_wrap=True)
+        console.print(Text(escaped(f"{request.label}  {request.path}: {_described(request)}")), soft_wrap=True)
     console.print()
     console.print(Text(_verdict(report.diagnoses[0]), style="bold"))
     console.print()
     _print_losses(report, console)
     console.print()
     for line in _evidence(report):
-        console.print(Text(visible(line)))
+        console.print(Text(escaped(line)))
     console.print()
     for line in _advice(report):
         console.print(Text(line))
     for note in report.notes:
-        console.print(Text(visible(f"note: {note}")))
+        console.print(Text(escaped(f"note: {note}")))
 
 
 def write_report_json(report: PairReport) -> None:
     """The same on stdout, as one JSON object in UTF-8; what a terminal would obey is escaped."""
     document = json.dumps(report_json(report), indent=2, ensure_ascii=False, allow_nan=False)
-    write_utf8(visible_json(document) + "\n")
+    write_utf8(escaped_json(document) + "\n")
 
 
 def report_json(report: PairReport) -> dict[str, Any]:
