@@ -14,7 +14,7 @@ import typer
 def explain(
     lab: Annotated[str, typer.Argument(metavar="LAB", help='Number, name or part of a name: 04, "hit-rate".')],
 ) -> None:
-    """Say what a lab asks, which laws predict it and how to read it, without running it."""
+    """Explain a lab without running it: its laws, how to read it."""
     from labcli.render.lab_explanation import print_lab_explanation
     from labs.catalog import lookup
 
