@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labcli.lab_config import describe_type, settable_fields
+from labcli.render.trimmed import Trimmed
 from labs.catalog import CatalogEntry
 from labs.lab_laws import laws_of
 from labs.protocol import Lab
@@ -30,7 +31,7 @@ def print_lab_explanation(entry: CatalogEntry, console: Console | None = None) -
     console.print(Text(lab.title, style="bold"))
     for paragraph in _paragraphs(text)[1:]:  # the first is the title
         console.print()
-        console.print(paragraph)
+        console.print(Trimmed(paragraph))
     console.print()
     _print_laws(console, entry)
     _print_fields(console, lab)
@@ -81,8 +82,8 @@ def _print_laws(console: Console, entry: CatalogEntry) -> None:
         return
     console.print(Text("Laws", style="bold"))
     for law in laws:
-        console.print(Padding(Text.assemble((law.name, "bold"), " = ", law.formula), (0, 0, 0, 2)))
-        console.print(Padding(Text(law.text, style="dim"), (0, 0, 0, 6)))
+        console.print(Trimmed(Padding(Text.assemble((law.name, "bold"), " = ", law.formula), (0, 0, 0, 2))))
+        console.print(Trimmed(Padding(Text(law.text, style="dim"), (0, 0, 0, 6))))
     console.print()
 
 
@@ -97,7 +98,7 @@ def _print_fields(console: Console, lab: Lab) -> None:
             default = None if field.default is MISSING else field.default
             meaning = comments.get(field.name) or describe_type(types_by_field[field.name])
             table.add_row(field.name, _shown(default), _shown(getattr(lab.quick, field.name)), Text(meaning))
-    console.print(Padding(table, (0, 0, 0, 2)))
+    console.print(Trimmed(Padding(table, (0, 0, 0, 2))))
     console.print()
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from labcli.printable import escaped, escaped_json
 from labcli.render.plain_table import plain_table
+from labcli.render.trimmed import Trimmed
 from labcli.utf8_output import write_utf8
 from labs.diagnose.diagnosis import PairDiagnosis
 from labs.diagnose.loss import Loss
@@ -26,15 +27,15 @@ def print_report(report: PairReport, console: Console | None = None) -> None:
     for request in report.requests:
         console.print(Text(escaped(f"{request.label}  {request.path}: {_described(request)}")), soft_wrap=True)
     console.print()
-    console.print(Text(_verdict(report.diagnoses[0]), style="bold"))
+    console.print(Trimmed(Text(_verdict(report.diagnoses[0]), style="bold")))
     console.print()
     _print_losses(report, console)
     console.print()
     for line in _evidence(report):
-        console.print(Text(escaped(line)))
+        console.print(Trimmed(Text(escaped(line))))
     console.print()
     for line in _advice(report):
-        console.print(Text(line))
+        console.print(Trimmed(Text(line)))
     for note in report.notes:
         console.print(Text(escaped(f"note: {note}")))
 
@@ -140,7 +141,7 @@ def _print_losses(report: PairReport, console: Console) -> None:
         table.columns[-1].no_wrap = False
         for row in rows:
             table.add_row(*row)
-        console.print(table)
+        console.print(Trimmed(table))
         return
     for cache, reused, of, lost, blocks, because in rows:
         if cache:
