@@ -39,7 +39,7 @@ def open_target_factory(
         parts = urlsplit(target)
         # A URL may carry a password or a key; neither belongs into a message.
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-        raise TargetUnavailable(f"labs cannot run on a server yet ({shown}); accepted targets: " + ", ".join(TARGETS))
+        raise TargetUnavailable(f"labs cannot run on a server yet ({shown}); accepted: " + ", ".join(TARGETS))
     if target == "sim":
         return _OpenSimulated(config, gpu or SIM_GPU)
     if target == "engine":
