@@ -49,6 +49,10 @@ class _NotingOpenTarget:
         self._inside = inside
         self._session = session
         self.kind = inside.kind
+        self.served = inside.served
+
+    def notes(self) -> tuple[str, ...]:
+        return self._inside.notes()
 
     def __call__(self, **engine_fields: Any) -> Target:
         target = self._inside(**engine_fields)

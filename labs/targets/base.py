@@ -1,7 +1,9 @@
 """Target: where a lab sends its requests; what comes back is the same for an engine in this process or a server.
 
     TargetError
-    └── TargetUnavailable   nothing answers there, or labs cannot run on it yet
+    ├── TargetUnavailable   nothing answers there, or labs cannot run on it as it is
+    ├── ServerRefused       a server answered with an error status (server_client.py)
+    └── LimitReached        the run's own limit of requests or time (server_client.py)
 """
 
 from __future__ import annotations
@@ -24,6 +26,20 @@ class TargetUnavailable(TargetError):
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """What each witness on a server says of one request; None is unknown, never zero."""
+
+    usage: int | None  # cached tokens, by the reply itself
+    counted_hits: int | None  # growth of the server's counter of tokens found, over this request alone
+    counted_queries: int | None  # the same of tokens looked up
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether both witnesses speak and say different numbers."""
+        return None not in (self.usage, self.counted_hits) and self.usage != self.counted_hits
+
+
+@dataclass(frozen=True)
 class Completion:
     """What one request brought back. `num_cached_tokens` None means unknown, never zero."""
 
@@ -34,14 +50,18 @@ class Completion:
     e2e_s: float
     finish_reason: str
     top_logprob_gaps: tuple[float, ...] = ()  # best minus second-best log-probability, per output token, if asked for
+    evidence: Evidence | None = None  # of a server; an engine in this process has one account and no other
 
 
 @dataclass(frozen=True)
 class CacheCounters:
-    """Tokens looked up and found since the last reading; lookups of preempted requests are counted apart."""
+    """Tokens looked up and found since the last reading; lookups of preempted requests are counted apart.
 
-    queries: int
-    hits: int
+    An engine in this process always knows them; a server's are None where it does not tell, or was restarted in between.
+    """
+
+    queries: int | None
+    hits: int | None
     preempted_queries: int = 0
     preempted_hits: int = 0
 
@@ -50,10 +70,10 @@ class CacheCounters:
 class TargetInfo:
     """What a lab may depend on, and what its record says about the target."""
 
-    kind: str  # "engine" or "sim"
+    kind: str  # "engine", "sim", or a server's: "vllm", "sglang", "openai"
     prefix_cache: str  # "hash" or "radix"
     unit_size: int  # hits are multiples of this many tokens
-    num_blocks: int  # usable blocks of that size
+    num_blocks: int | None  # usable blocks of that size; None: a server does not tell
     vocab_size: int
     max_model_len: int
     model: str
@@ -125,9 +145,29 @@ class Target(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class ServedCache:
+    """The one cache behind a server: labs ask it as it is, because nobody can change it from outside."""
+
+    title: str  # "vLLM 0.32.0, block 32": the tables' title
+    prefix_cache: str  # "hash" or "radix": whose rules it follows
+    unit_size: int  # tokens of which a hit is a multiple
+    has_drafter: bool = False  # a speculative drafter costs one unit of each hit
+    publishes_at_allocation: bool = True  # False: findable only after the step that computes it
+
+
 class OpenTarget(Protocol):
-    """Opens the run's target with some engine settings changed; models are loaded once and shared."""
+    """Opens the run's target with some engine settings changed; models are loaded once and shared.
+
+    served  the cache of a server, which is the only one there; None where a lab chooses
+    """
 
     kind: str
+    served: ServedCache | None
 
     def __call__(self, **engine_fields: Any) -> Target: ...
+
+    def notes(self) -> tuple[str, ...]:
+        """What was noticed about the target, a line each, for the record's findings: what is missing and the flag that
+        switches it on, witnesses that disagree."""
+        ...

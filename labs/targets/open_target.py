@@ -57,6 +57,7 @@ class _OpenEngine:
     """Opens engines over a real model, loaded at the first call that needs it and shared by all others."""
 
     kind = "engine"
+    served = None  # a lab chooses its caches
 
     def __init__(self, config: EngineConfig, cache_dir: str | None, progress: LoadProgress | None) -> None:
         from engine.model.model_source import find_model
@@ -82,11 +83,15 @@ class _OpenEngine:
         dtype, device = str(loaded.dtype).removeprefix("torch."), str(loaded.device)
         return InProcessTarget(engine, self.kind, config.model, dtype, device)
 
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
 
 class _OpenSimulated:
     """Opens engines over the simulated runner: no model, no torch, no tokenizer."""
 
     kind = "sim"
+    served = None  # a lab chooses its caches
 
     def __init__(self, config: EngineConfig, gpu: str) -> None:
         from engine.model.simulated_runner import SimulatedRunner
@@ -101,3 +106,6 @@ class _OpenSimulated:
         config = self._config.replace(**engine_fields)
         engine = LLMEngine(config, SimulatedRunner(model=config.model, gpu=self._gpu))
         return InProcessTarget(engine, self.kind, config.model, "bfloat16", f"simulated {self._gpu}")
+
+    def notes(self) -> tuple[str, ...]:
+        return ()

@@ -1,0 +1,64 @@
+"""MetricsPage: one reading of a server's /metrics, by exact names, summed over engines and replicas of one process.
+
+Parsed by prometheus_client. A series that is not there is None, never 0: dashboards that mix the two have shown both
+"0 %" for a cache that worked and empty panels for one that was renamed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping, Sequence
+
+from labs.targets.base import TargetError
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line of the page."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True)
+class MetricsPage:
+    """All samples of a page, by their exact name ("vllm:prefix_cache_hits_total")."""
+
+    samples: Mapping[str, tuple[Sample, ...]]
+
+    @classmethod
+    def parse(cls, text: str) -> MetricsPage:
+        """Raises TargetError for a text that is no page of metrics."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        found: dict[str, list[Sample]] = {}
+        try:
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    found.setdefault(sample.name, []).append(Sample(sample.labels, sample.value))
+        except (ValueError, KeyError, IndexError, TypeError):  # what the parser meets in other texts
+            raise TargetError("/metrics is no page of Prometheus metrics") from None
+        return cls({name: tuple(samples) for name, samples in found.items()})
+
+    def total(self, names: Sequence[str], **labels: str | tuple[str, ...]) -> float | None:
+        """The sum of the first of these names that is on the page, over its samples with these labels; None without one.
+
+        names   the current name first, then older ones
+        labels  a value, or several of which each counts
+        """
+        for name in names:
+            if name in self.samples:
+                return sum(sample.value for sample in self.samples[name] if _has(sample.labels, labels))
+        return None
+
+    def labels_of(self, name: str) -> list[Mapping[str, str]]:
+        """The label sets of a series; empty when it is not there."""
+        return [sample.labels for sample in self.samples.get(name, ())]
+
+    def has_prefix(self, prefix: str) -> bool:
+        """Whether any series is of that engine ("vllm:", "sglang:")."""
+        return any(name.startswith(prefix) for name in self.samples)
+
+
+def _has(labels: Mapping[str, str], wanted: Mapping[str, str | tuple[str, ...]]) -> bool:
+    return all(labels.get(name) in ((value,) if isinstance(value, str) else value) for name, value in wanted.items())

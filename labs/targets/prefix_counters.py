@@ -1,0 +1,65 @@
+"""A server's counters of tokens looked up and found, by engine and version, and how much they grew.
+
+    vLLM      vllm:prefix_cache_{queries,hits}_total, tokens, at admission; before 0.9.2 with `gpu_` in front
+    SGLang    sglang:prefill_effective_tokens_total{mode}: input was computed, *_hit was found; older: cached and prompt tokens
+
+Counters run since the server started: only their growth says something about a run. A counter that fell was restarted.
+SGLang's gauge cache_hit_rate is the latest batch's rate, thus no rate of anything a person asks; it is not read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labs.targets.metrics_page import MetricsPage
+
+VLLM_QUERIES = (
+    "vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries",
+    "vllm:gpu_prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries",
+)  # fmt: skip
+VLLM_HITS = (
+    "vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits",
+    "vllm:gpu_prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits",
+)  # fmt: skip
+SGLANG_EFFECTIVE = ("sglang:prefill_effective_tokens_total",)
+SGLANG_HIT_MODES = ("device_hit", "host_hit", "storage_hit")
+SGLANG_CACHED = ("sglang:cached_tokens_total",)
+SGLANG_PROMPT = ("sglang:prompt_tokens_total",)
+
+
+@dataclass(frozen=True)
+class CounterReading:
+    """Lifetime counts at one moment, in tokens; None where the page has no such series."""
+
+    queries: int | None
+    hits: int | None
+
+    @classmethod
+    def of(cls, page: MetricsPage) -> CounterReading:
+        """From whichever engine's series the page has."""
+        queries, hits = page.total(VLLM_QUERIES), page.total(VLLM_HITS)
+        if queries is None and hits is None:
+            computed = page.total(SGLANG_EFFECTIVE, mode="input")
+            hits = page.total(SGLANG_EFFECTIVE, mode=SGLANG_HIT_MODES)
+            queries = None if computed is None or hits is None else computed + hits
+        if queries is None and hits is None:
+            # Cached tokens appear with the first hit: with a prompt counter on the page, none yet means 0.
+            queries, hits = page.total(SGLANG_PROMPT), page.total(SGLANG_CACHED)
+            hits = 0 if hits is None and queries is not None else hits
+        return cls(_whole(queries), _whole(hits))
+
+    @property
+    def is_known(self) -> bool:
+        return self.queries is not None and self.hits is not None
+
+    def growth_since(self, earlier: CounterReading) -> CounterReading:
+        """What was counted since; unknown where either reading is, or where a counter fell: the server was restarted."""
+        if not (self.is_known and earlier.is_known):
+            return CounterReading(None, None)
+        queries, hits = self.queries - earlier.queries, self.hits - earlier.hits
+        return CounterReading(None, None) if queries < 0 or hits < 0 else CounterReading(queries, hits)
+
+
+def _whole(value: float | None) -> int | None:
+    # NaN and infinities are no counts.
+    return int(value) if value is not None and value == value and abs(value) < 2**63 else None

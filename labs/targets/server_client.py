@@ -1,0 +1,260 @@
+"""ServerClient: the network in one place. Sends requests, reads replies, and says in one line what went wrong.
+
+    TargetError
+    ├── TargetUnavailable    nothing answers there
+    ├── ServerRefused        the server answered with an error status
+    └── LimitReached         this run's own limit of requests or time
+
+No prompt, salt or key enters a message, not even where a server quotes them in its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Iterator, Mapping
+
+import httpx
+
+from labs.targets.base import TargetError, TargetUnavailable
+from labs.targets.server_address import ServerAddress
+
+MAX_REPLY_BYTES = 64 * 2**20  # a reply larger than this is no reply to what we send
+MAX_MESSAGE = 160  # characters of a server's own words
+
+
+class ServerRefused(TargetError):
+    """The server answered with an error status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class LimitReached(TargetError):
+    """The run has sent as many requests, or taken as long, as it may."""
+
+
+@dataclass(frozen=True)
+class SendLimits:
+    """What one run may ask of a server."""
+
+    timeout_s: float = 300.0  # without a byte from the server
+    max_requests: int = 20_000  # that compute tokens
+    max_seconds: float = 3_600.0  # from the first request on
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """One server-sent event: its JSON, None for [DONE], and when it came."""
+
+    data: dict[str, Any] | None
+    at_s: float  # since the request was sent
+
+
+class ServerClient:
+    """One server's HTTP. May be used from several threads at once.
+
+    api_key    sent as a bearer token; from the environment, never shown
+    transport  httpx's, for tests
+    """
+
+    def __init__(
+        self,
+        address: ServerAddress,
+        *,
+        api_key: str | None = None,
+        limits: SendLimits = SendLimits(),
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.address = address
+        self.shown = address.shown
+        self.limits = limits
+        self._api_key = api_key
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = httpx.Client(
+            headers=headers,
+            auth=None if api_key else address.login,
+            timeout=httpx.Timeout(limits.timeout_s, connect=min(10.0, limits.timeout_s)),
+            limits=httpx.Limits(max_connections=256, max_keepalive_connections=256),
+            transport=transport,
+            follow_redirects=False,  # a key must not follow to another host
+            trust_env=False,  # no proxy nobody asked for
+        )
+        self._lock = threading.Lock()
+        self._num_sent = 0
+        self._started_s: float | None = None
+
+    @property
+    def num_sent(self) -> int:
+        """Requests sent so far that compute tokens."""
+        return self._num_sent
+
+    def close(self) -> None:
+        self._http.close()
+
+    def get(self, path: str, *, timeout_s: float | None = None) -> httpx.Response:
+        """The reply to a GET, whatever its status. Raises TargetError when there is none."""
+        return self._send("GET", path, None, timeout_s)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> httpx.Response:
+        """The reply to a POST, whatever its status. Raises TargetError when there is none."""
+        return self._send("POST", path, body, timeout_s)
+
+    def get_json(self, path: str) -> dict[str, Any]:
+        """A GET's JSON object. Raises ServerRefused for an error status, TargetError for what is no object."""
+        return self.json_of(path, self.get(path), {})
+
+    def post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A POST's JSON object, likewise."""
+        return self.json_of(path, self.post(path, body), body)
+
+    def compute(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A POST that computes tokens, counted against the limits."""
+        self._count()
+        return self.post_json(path, body)
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[StreamEvent]:
+        """The events of a POST that computes tokens, counted against the limits; [DONE] is the last.
+
+        Raises TargetError when the stream ends before [DONE], breaks off, or holds something else than JSON objects.
+        """
+        self._count()
+        started_s = time.perf_counter()
+        try:
+            with self._http.stream("POST", self.address.base + path, json=body) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise self.refusal(path, response, body)
+                for line in response.iter_lines():
+                    if not line.startswith("data:"):
+                        continue  # an empty line, a comment, an event's name
+                    at_s, text = time.perf_counter() - started_s, line[5:].strip()
+                    if text == "[DONE]":
+                        yield StreamEvent(None, at_s)
+                        return
+                    yield StreamEvent(self._event(path, text, body), at_s)
+        except httpx.HTTPError as error:
+            raise self._failure(path, error) from error
+        raise TargetError(f"{self.shown} ended its streamed reply to {path} before [DONE]: the reply is not whole")
+
+    def json_of(self, path: str, response: httpx.Response, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A reply's JSON object. Raises ServerRefused for an error status, TargetError for what is no object."""
+        if response.status_code >= 400:
+            raise self.refusal(path, response, body)
+        try:
+            content = response.json()
+        except ValueError:
+            kind = response.headers.get("content-type", "no content type").split(";")[0][:60]
+            raise TargetError(f"{self.shown} answered {path} with something that is no JSON ({kind})") from None
+        if not isinstance(content, dict):
+            raise TargetError(f"{self.shown} answered {path} with JSON that is no object")
+        return content
+
+    def refusal(self, path: str, response: httpx.Response, body: Mapping[str, Any]) -> TargetError:
+        """An error status as an exception, with the server's own words where they hold nothing of the request."""
+        status = response.status_code
+        if status in (401, 403):
+            what = "the API key is not accepted" if self._api_key else "an API key is needed"
+            return TargetUnavailable(
+                f"{self.shown} answered {path} with {status}: {what}; accepted: a valid key in the environment variable LABCLI_API_KEY"
+            )
+        words = self._words(response, body)
+        return ServerRefused(f"{self.shown} answered {path} with {status}{f': {words}' if words else ''}", status)
+
+    def _event(self, path: str, text: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            content = json.loads(text)
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise TargetError(f"{self.shown} streamed something that is no JSON object in its reply to {path}")
+        if content.get("error"):
+            words = _cleaned(_message_in(content), self._secrets(body))
+            raise TargetError(f"{self.shown} ended its streamed reply to {path} with an error{f': {words}' if words else ''}")
+        return content
+
+    def _words(self, response: httpx.Response, body: Mapping[str, Any]) -> str:
+        try:
+            content = response.json()
+        except ValueError:
+            content = None
+        text = _message_in(content) if isinstance(content, dict) else "" if content is not None else response.text
+        return _cleaned(text, self._secrets(body))
+
+    def _secrets(self, body: Mapping[str, Any]) -> list[str]:
+        return [text for text in (self._api_key, *_texts_in(body)) if text]
+
+    def _count(self) -> None:
+        with self._lock:
+            now_s = time.monotonic()
+            self._started_s = now_s if self._started_s is None else self._started_s
+            if self._num_sent >= self.limits.max_requests:
+                raise LimitReached(f"{self._num_sent:,} requests were sent to {self.shown}: the most this run may send")
+            if now_s - self._started_s > self.limits.max_seconds:
+                raise LimitReached(f"the run has taken {self.limits.max_seconds:,.0f} s: the most it may take on {self.shown}")
+            self._num_sent += 1
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None) -> httpx.Response:
+        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s, connect=min(10.0, timeout_s))
+        deadline_s = time.monotonic() + (timeout_s or self.limits.timeout_s)
+        try:
+            with self._http.stream(method, self.address.base + path, json=body, timeout=timeout) as response:
+                content = bytearray()
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > MAX_REPLY_BYTES:
+                        raise TargetError(f"{self.shown} answered {path} with more than {MAX_REPLY_BYTES // 2**20} MiB")
+                    if time.monotonic() > deadline_s:  # a byte now and then keeps httpx waiting for ever
+                        raise TargetError(f"{self.shown} did not finish its reply to {path} in time")
+        except httpx.HTTPError as error:
+            raise self._failure(path, error) from error
+        headers = {key: value for key, value in response.headers.items() if key.lower() not in ("content-encoding", "content-length")}
+        return httpx.Response(response.status_code, headers=headers, content=bytes(content))
+
+    def _failure(self, path: str, error: httpx.HTTPError) -> TargetError:
+        if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+            return TargetUnavailable(f"nothing answers at {self.shown}; accepted: the address of a running server")
+        if isinstance(error, httpx.TimeoutException):
+            return TargetError(f"{self.shown} did not answer {path} in time")
+        if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)):
+            return TargetError(f"{self.shown} closed the connection in the middle of its reply to {path}")
+        return TargetError(f"{self.shown}: {path} failed ({type(error).__name__})")
+
+
+def _message_in(content: Mapping[str, Any]) -> str:
+    """The message of an error body: vLLM's and OpenAI's {"error": {"message"}}, SGLang's {"message"}, FastAPI's {"detail"}."""
+    error = content.get("error")
+    for found in (error.get("message") if isinstance(error, dict) else error, content.get("message"), content.get("detail")):
+        if isinstance(found, str):
+            return found
+    return ""
+
+
+def _texts_in(body: Any) -> Iterator[str]:
+    """Every text of a request's body, but for names of fields and models."""
+    if isinstance(body, str):
+        yield body
+    elif isinstance(body, Mapping):
+        for key, value in body.items():
+            if key not in ("model", "role", "type"):
+                yield from _texts_in(value)
+    elif isinstance(body, (list, tuple)) and not (body and isinstance(body[0], int)):
+        for one in body:
+            yield from _texts_in(one)
+
+
+def _cleaned(text: str, secrets: list[str]) -> str:
+    """One short line without what was sent: texts of the request are cut out, and so are runs of numbers (token ids)."""
+    line = " ".join(text.split())
+    for secret in sorted(secrets, key=len, reverse=True):
+        flat = " ".join(secret.split())
+        if flat and flat in line:
+            line = line.replace(flat, "…")
+    line = re.sub(r"(?:\d+\s*,\s*){3,}\d+", "…", line)
+    # A validation error may quote the input in another spelling: then nothing of it is shown.
+    line = re.split(r"['\"]?input['\"]?\s*:", line)[0]
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
