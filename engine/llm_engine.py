@@ -83,6 +83,7 @@ class LLMEngine:
         self._limits = RequestLimits(config, runner, self.max_model_len, self._num_blocks, tokenizer is not None)
         self._records: dict[str, _Record] = {}
         self._num_requests = 0
+        self.last_plan: SchedulerOutput | None = None  # of the latest step; None while or after its planning failed
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -135,13 +136,17 @@ class LLMEngine:
             request = self.make_request(prompt, sampling_params, **fields)
         if request.request_id in self._records:
             raise RequestRefused(f"request id {request.request_id!r} is in use; accepted: an id of no unfinished request")
-        self._limits.check(request)
+        self.check_request(request)
         wants_logprobs = request.sampling_params.logprobs is not None
         self._records[request.request_id] = _Record(
             request, request.prompt_token_ids, [] if wants_logprobs else None, {}
         )
         self.scheduler.add_request(request)
         return request.request_id
+
+    def check_request(self, request: Request) -> None:
+        """Raises RequestRefused for a request this engine can never serve; queues nothing, safe from any thread."""
+        self._limits.check(request)
 
     def abort_request(self, request_id: str) -> bool:
         """End a request and free its blocks; False when there is no such unfinished request."""
@@ -153,8 +158,10 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Compute one step; the outputs of the requests that got a token in it."""
+        self.last_plan = None
         with self._start_over_if_it_fails():
             plan = self.scheduler.schedule()
+        self.last_plan = plan
         if not plan.scheduled:
             return []
         started_s = self.runner.now()

@@ -19,18 +19,22 @@ from labcli.commands.explain import explain
 from labcli.commands.hash_bench import hash_bench
 from labcli.commands.labs import list_labs
 from labcli.commands.predict import predict
+from labcli.commands.probe import probe
 from labcli.commands.results import results
 from labcli.commands.run_lab import run_lab
+from labcli.commands.serve import serve
 from labcli.commands.verify import verify
 
 # Plain help text: rich's panels would double the time `--help` takes.
 app = typer.Typer(name="labcli", cls=CommandGroup, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("run-lab")(run_lab)
 app.command("labs")(list_labs)
+app.command("serve")(serve)
 app.command("explain")(explain)
 app.command("hash-bench")(hash_bench)
 app.command("verify")(verify)
 app.command("diagnose-pair")(diagnose_pair)
+app.command("probe")(probe)
 app.add_typer(bench, name="bench")
 app.add_typer(results, name="results")
 app.add_typer(predict, name="predict")

@@ -92,7 +92,7 @@ def test_importing_a_light_room_loads_no_torch(name):
     assert _loaded_heavy(f"import {name}") == "[]"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run-lab", "--help"], ["labs"], ["run-lab", "nope"], ["results", "list"], ["results", "--help"], ["predict", "collision", "--blocks", "9"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run-lab", "--help"], ["serve", "--help"], ["labs"], ["run-lab", "nope"], ["results", "list"], ["results", "--help"], ["predict", "collision", "--blocks", "9"]])
 def test_a_command_that_runs_nothing_loads_no_torch(arguments):
     code = f"from labcli.main import main\nsys.argv = ['labcli', *{arguments!r}]\ntry: main()\nexcept SystemExit: pass"
     assert _loaded_heavy(code) == "[]"

@@ -54,6 +54,7 @@ class KVCacheManager:
         self.use_eagle = use_eagle
         self._heads_first = heads_first
         self.stats = PrefixCacheStats()
+        self._num_evicted = 0  # blocks
         self._tables: dict[str, list[int]] = {}
         self._num_published: dict[str, int] = {}  # full blocks of each table that can be found
 
@@ -197,6 +198,11 @@ class KVCacheManager:
         stats, self.stats = self.stats, PrefixCacheStats()
         return stats
 
+    def take_evicted_tokens(self) -> int:
+        """Tokens of the blocks whose cached content was given up to make room, since the last call; resets do not count."""
+        num_evicted, self._num_evicted = self._num_evicted, 0
+        return num_evicted * self.unit_size
+
     def take_kv_events(self) -> list[KVEvent]:
         """What the cache stored and removed since the last call, oldest first; nothing unless events are on."""
         events = self.prefix_cache.events
@@ -219,9 +225,9 @@ class KVCacheManager:
             return []
         shortfall = count - self.pool.num_free
         if shortfall > 0:
-            self.prefix_cache.make_room(shortfall)
+            self._num_evicted += self.prefix_cache.make_room(shortfall)
         block_ids = self.pool.take(count)
-        self.prefix_cache.forget(block_ids)
+        self._num_evicted += self.prefix_cache.forget(block_ids)
         return block_ids
 
     def _publish(self, request: Request, num_tokens: int) -> None:

@@ -82,12 +82,12 @@ class PrefixCache(Protocol):
         """Blocks outside the pool's free queue that `make_room` could give back now."""
         ...
 
-    def make_room(self, num_blocks: int) -> None:
-        """Give back at least `num_blocks` blocks to the pool, if so many are evictable; perhaps more."""
+    def make_room(self, num_blocks: int) -> int:
+        """Give back at least `num_blocks` blocks to the pool, if so many are evictable; perhaps more. How many it gave."""
         ...
 
-    def forget(self, block_ids: Sequence[int]) -> None:
-        """The pool handed these blocks out: their content is gone."""
+    def forget(self, block_ids: Sequence[int]) -> int:
+        """The pool handed these blocks out: their content is gone. How many of them had any."""
         ...
 
     @property
@@ -125,11 +125,11 @@ class NoPrefixCache:
     def release(self, request: Request) -> None:
         pass
 
-    def make_room(self, num_blocks: int) -> None:
-        pass
+    def make_room(self, num_blocks: int) -> int:
+        return 0
 
-    def forget(self, block_ids: Sequence[int]) -> None:
-        pass
+    def forget(self, block_ids: Sequence[int]) -> int:
+        return 0
 
     def reset(self) -> None:
         pass
@@ -229,12 +229,13 @@ class HashPrefixCache:
     def release(self, request: Request) -> None:
         pass
 
-    def make_room(self, num_blocks: int) -> None:
-        pass
+    def make_room(self, num_blocks: int) -> int:
+        return 0
 
-    def forget(self, block_ids: Sequence[int]) -> None:
+    def forget(self, block_ids: Sequence[int]) -> int:
         if self.name_of_block.keys().isdisjoint(block_ids):
-            return  # as long as the pool is not full
+            return 0  # as long as the pool is not full
+        num_named = len(self.name_of_block)
         name_of, blocks_by_name = self.name_of_block.pop, self._blocks_by_name
         for block_id in block_ids:
             name = name_of(block_id, None)
@@ -247,6 +248,7 @@ class HashPrefixCache:
                 del entry[block_id]
                 if entry:
                     blocks_by_name[name] = entry
+        return num_named - len(self.name_of_block)
 
     def reset(self) -> None:
         self._blocks_by_name = {}

@@ -95,15 +95,16 @@ class RadixPrefixCache:
         self.tree.unlock(self._locked.pop(request.request_id, self.tree.root))
         self._inserted_len.pop(request.request_id, None)
 
-    def make_room(self, num_blocks: int) -> None:
+    def make_room(self, num_blocks: int) -> int:
         eviction = self.tree.evict(num_blocks * self._page_size)
         for node in eviction.nodes:
             self._pool.free(reversed(self._pages(node.slots)))
             if self.events is not None:
                 self.events.append(BlockRemoved(_event_hashes(node)))
+        return eviction.num_tokens // self._page_size
 
-    def forget(self, block_ids: Sequence[int]) -> None:
-        pass  # the pool only hands out pages that the tree gave up before
+    def forget(self, block_ids: Sequence[int]) -> int:
+        return 0  # the pool only hands out pages that the tree gave up before
 
     def reset(self) -> None:
         for node in self.tree.nodes():

@@ -16,6 +16,7 @@ class ServerOptions:
 
     flavor: str = "vllm"  # whose names, endpoints and answers
     model_name: str = "smollm2"  # what /v1/models lists and requests name
+    software: str = "labcli/0"  # the Server header of each reply: how ours is told from a real one
     host: str = LOOPBACK  # 0.0.0.0 lets everybody in who reaches this machine
     port: int = 8000  # 0: any free one
     api_key: str | None = field(default=None, repr=False)  # asked of all but /health; never in a log or an error
@@ -31,7 +32,7 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.flavor not in FLAVORS:
             raise ConfigError("flavor", self.flavor, ", ".join(FLAVORS))
-        for name in ("model_name", "host"):
+        for name in ("model_name", "software", "host"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ConfigError(name, getattr(self, name), "a non-empty text")
         _check_whole("port", self.port, 0, 65_535)

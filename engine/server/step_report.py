@@ -34,6 +34,7 @@ class StepReport:
     # (prompt tokens, of them cached) of each request that got its first token in this step.
     first_tokens: tuple[tuple[int, int], ...] = ()
     streaming_ttfts: tuple[bool, ...] = ()  # aligned with ttfts_s: whether the client streams
+    num_evicted_tokens: int = 0  # cached content given up to make room, since the last report (manager.take_evicted_tokens)
 
 
 @dataclass(frozen=True)

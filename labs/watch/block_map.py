@@ -95,14 +95,15 @@ class BlockMap:
     def chart(self, title: str, x_label: str) -> Chart:
         return Chart("block_map", title, (ChartSeries("blocks", tuple(self.labels), cells=tuple(self.cells)),), "blocks", x_label)
 
-    def _noting(self, inside: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _noting(self, inside: Callable[[Any], int]) -> Callable[[Any], int]:
         """The same, with what it takes from the cache noted."""
 
-        def take(argument: Any) -> None:
+        def take(argument: Any) -> int:
             before = cached_content(self._engine)
-            inside(argument)
+            num_blocks = inside(argument)
             now = cached_content(self._engine)
             self._lost += [(block, name) for block, name in before.items() if now.get(block) != name]
+            return num_blocks
 
         return take
 

@@ -179,3 +179,17 @@ def test_freed_heads_outlive_freed_tails():
         serving.serve(prompt)
     # Two prompts of 51 blocks in 100: the second took the tail of the first, never its head.
     assert serving.serve(prompts[0]) > 700
+
+
+@pytest.mark.parametrize(("config", "expected"), [(EngineConfig(), 48), (CACHES[1], 100), (CACHES[2], 96)])
+def test_what_was_given_up_to_make_room_is_counted_once_and_a_reset_is_not(config, expected):
+    serving = Serving(config, num_tokens=160)
+    for first in (1, 2):
+        request = serving.request(range(first * 1_000, first * 1_000 + 100))
+        serving.start(request)
+        serving.end(request)
+    # Seven blocks of ten are wanted and four hold nothing: the hash cache loses three, the tree a whole leaf.
+    assert serving.manager.take_evicted_tokens() == expected
+    assert serving.manager.take_evicted_tokens() == 0
+    assert serving.manager.reset_prefix_cache()
+    assert serving.manager.take_evicted_tokens() == 0

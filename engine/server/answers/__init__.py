@@ -1,0 +1,1 @@
+"""What clients get: pieces of text, whole replies, events; each flavor's fields."""

@@ -1,0 +1,273 @@
+"""EngineLoop: steps the engine on a thread of its own, while an event loop talks to the clients.
+
+    event loop                                  the loop's thread
+    submit, abort, reset  ──commands──▶   between two steps: carry them out
+    tickets               ◀──outputs────  after each step: one message for all of them
+
+The engine is touched by this thread alone; making and checking a request (`LLMEngine.make_request`, `check_request`) touches
+nothing that changes, and may run elsewhere. A step that fails ends the requests it computed, and the loop goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Callable, Sequence
+
+from engine.llm_engine import LLMEngine
+from engine.request import FinishReason, Request
+from engine.request_output import RequestOutput
+from engine.server.loop_reporter import LoopReporter
+from engine.server.requests.refusal import QueueFull, Refusal
+from engine.server.step_report import StepObserver
+from engine.server.ticket import Ticket
+
+logger = logging.getLogger(__name__)
+
+Post = Callable[[Callable[[], None]], None]  # runs a function on the event loop, from any thread
+
+
+class EngineLoop:
+    """One engine, its thread, and the tickets of all requests in it.
+
+    observer     told of each step and each request that ended, on the loop's thread
+    max_waiting  requests queued beyond those that run; more are refused
+    """
+
+    def __init__(self, engine: LLMEngine, observer: StepObserver | None = None, *, max_waiting: int = 512) -> None:
+        self.engine = engine
+        self.max_waiting = max_waiting
+        self._reporter = LoopReporter(engine, observer)
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._tickets: dict[str, Ticket] = {}
+        self._calls: set[Future[bool]] = set()  # asked, and not yet answered
+        self._num_submitted = 0  # by the event loop; each thread counts for itself
+        self._num_added = 0  # of them, by the engine's thread
+        self._num_left_waiting = 0  # the engine's queue, when it was last looked at
+        self._is_refusing = False
+        self._is_ending = False
+        self._has_died = False
+        self._post: Post = lambda function: function()
+        self._outbox: deque[tuple[Ticket, RequestOutput | Refusal]] = deque()
+        self._is_mail_announced = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it steps, and takes requests."""
+        return self._thread.is_alive() and not (self._has_died or self._is_refusing or self._is_ending)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests submitted and not ended."""
+        return len(self._tickets)
+
+    def start(self, post: Post) -> None:
+        """Begin to step; `post` brings outputs to the event loop that the tickets live on."""
+        self._post = post
+        self._thread.start()
+
+    def submit(self, requests: Sequence[Request], is_streaming: bool = False) -> list[Ticket]:
+        """Queue requests, all or none. Raises Refusal (503) when too many wait, or the server takes no more."""
+        if not self.is_healthy:
+            raise Refusal("the server is shutting down" if not self._has_died else "the engine has stopped", status=503)
+        most = self.engine.config.max_num_seqs + self.max_waiting
+        if len(requests) > most:
+            raise Refusal(f"{len(requests)} prompts; accepted: up to {most} at once")
+        if not self._has_room(len(requests)):
+            raise QueueFull
+        tickets = [Ticket(request, is_streaming) for request in requests]
+        for ticket in tickets:
+            self._tickets[ticket.request_id] = ticket
+        self._num_submitted += len(tickets)
+        self._commands.put(lambda: self._add(tickets))
+        return tickets
+
+    def abort(self, tickets: Sequence[Ticket]) -> None:
+        """End requests whose clients are gone: their blocks are free before the next step. Ended ones are left alone."""
+        unfinished = [ticket for ticket in tickets if not ticket.is_ended]
+        if unfinished:
+            self._commands.put(lambda: self._abort(unfinished))
+
+    def abort_all(self) -> None:
+        """End every request; the clients get what there is, with the reason `abort`."""
+        self._commands.put(lambda: self._abort(list(self._tickets.values())))
+
+    def reset(self, reset_running_requests: bool = False) -> Future[bool]:
+        """Forget all cached content: whether it was possible. Running requests hold their blocks, unless preempted for it."""
+        return self._call(lambda: self._reset(reset_running_requests))
+
+    def flush(self) -> Future[bool]:
+        """The same, refused as long as any request runs or waits."""
+        return self._call(lambda: not self._tickets and self._reset(False))
+
+    def refuse_newcomers(self) -> None:
+        """Take no more requests; those inside go on."""
+        self._is_refusing = True
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the thread after the step it is in; requests still inside get the reason `abort`."""
+        self._is_ending = True
+        if self._thread.is_alive():
+            self.abort_all()
+            self._commands.put(lambda: None)
+            self._thread.join(timeout_s)
+
+    def _has_room(self, count: int) -> bool:
+        num_seats = self.engine.config.max_num_seqs
+        if len(self._tickets) + count > num_seats + self.max_waiting:
+            return False
+        # Whoever was left in the queue waits for blocks or a seat, and so will a newcomer.
+        return (
+            self._num_left_waiting == 0
+            or self._num_left_waiting + self._num_submitted - self._num_added + count <= self.max_waiting
+        )
+
+    def _call(self, function: Callable[[], bool]) -> Future[bool]:
+        future: Future[bool] = Future()
+
+        def command() -> None:
+            try:
+                future.set_result(function())
+            except BaseException:
+                future.set_result(False)
+                raise
+
+        if self._has_died or not self._thread.is_alive():
+            future.set_result(False)
+        else:
+            self._calls.add(future)
+            future.add_done_callback(self._calls.discard)
+            self._commands.put(command)
+        return future
+
+    def _run(self) -> None:
+        try:
+            while not self._is_ending:
+                self._carry_out_commands(wait=not self.engine.has_unfinished_requests)
+                if self.engine.has_unfinished_requests:
+                    self._step()
+            self._carry_out_commands(wait=False)
+        except BaseException as error:  # a thread's last words: nobody else would hear of it
+            self._has_died = True
+            logger.error("the engine's loop ended: %s", type(error).__name__)
+        finally:
+            for call in list(self._calls):
+                call.set_result(False)
+            left = list(self._tickets.values())
+            self._forget(left)
+            self._deliver([(ticket, Refusal("the engine has stopped", status=503)) for ticket in left])
+
+    def _carry_out_commands(self, wait: bool) -> None:
+        try:
+            if wait:
+                self._commands.get()()
+            while True:
+                self._commands.get_nowait()()
+        except Empty:
+            pass
+
+    def _add(self, tickets: list[Ticket]) -> None:
+        self._num_added += len(tickets)
+        for ticket in tickets:
+            if ticket.is_ended:
+                continue
+            try:
+                self.engine.add_request(ticket.request)
+            except ValueError as error:
+                self._fail([ticket], Refusal(str(error)))
+        self._num_left_waiting = len(self.engine.scheduler.waiting)
+
+    def _step(self) -> None:
+        engine = self.engine
+        try:
+            outputs = engine.step()
+        except Exception as error:
+            logger.error("a step failed: %s", type(error).__name__)
+            self._end_failed_step()
+            return
+        plan = engine.last_plan
+        assert plan is not None
+        if not plan.scheduled and not engine.scheduler.running:
+            # Checked when it came; should it happen all the same, the others must not wait behind it for ever.
+            self._fail(
+                [self._tickets[engine.scheduler.waiting.peek().request_id]], Refusal("this request never fits", status=500)
+            )
+            return
+        self._num_left_waiting = len(engine.scheduler.waiting)
+        told = [(self._tickets[output.request_id], output) for output in outputs]
+        finished = [ticket for ticket, output in told if output.finished]
+        # First the counts, then the answer: a client that asks for the counts after its answer finds itself in them.
+        self._reporter.step(plan.num_scheduled_tokens, len(plan.preempted), outputs, self._tickets)
+        self._reporter.finished(finished)
+        self._forget(finished)
+        self._deliver([(ticket, output) for ticket, output in told if output.finished or ticket.is_streaming])
+
+    def _end_failed_step(self) -> None:
+        """Those the step computed will not be better off in the next; all others are none the wiser."""
+        plan = self.engine.last_plan
+        concerned = list(self._tickets) if plan is None else [item.request.request_id for item in plan.scheduled]
+        self._fail([self._tickets[one] for one in concerned if one in self._tickets], Refusal("the step failed", status=500))
+
+    def _abort(self, tickets: list[Ticket]) -> None:
+        unfinished = [ticket for ticket in tickets if not ticket.is_ended]
+        for ticket in unfinished:
+            self.engine.abort_request(ticket.request_id)
+        self._num_left_waiting = len(self.engine.scheduler.waiting)
+        if unfinished:
+            self._reporter.step()
+            self._reporter.finished(unfinished)
+            self._forget(unfinished)
+            self._deliver([(ticket, self._aborted_output(ticket)) for ticket in unfinished])
+
+    def _fail(self, tickets: list[Ticket], refusal: Refusal) -> None:
+        for ticket in tickets:
+            self.engine.abort_request(ticket.request_id)
+        self._reporter.finished([ticket for ticket in tickets if ticket.request.is_finished])
+        self._forget(tickets)
+        self._deliver([(ticket, refusal) for ticket in tickets])
+
+    def _forget(self, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            ticket.is_ended = True
+            del self._tickets[ticket.request_id]
+
+    def _aborted_output(self, ticket: Ticket) -> RequestOutput:
+        request = ticket.request
+        output_ids = request.output_token_ids
+        tokenizer = self.engine.tokenizer
+        return RequestOutput(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            output_token_ids=output_ids,
+            new_token_ids=[],
+            text=tokenizer.decode(output_ids) if tokenizer is not None else None,
+            finished=True,
+            finish_reason=FinishReason.ABORT,
+            num_cached_tokens=request.num_cached_tokens or 0,
+            metrics=request.metrics,
+        )
+
+    def _reset(self, reset_running_requests: bool) -> bool:
+        success, preempted = self.engine.scheduler.reset_prefix_cache(reset_running_requests)
+        self._reporter.step(num_preempted=len(preempted))
+        return success
+
+    def _deliver(self, deliveries: Sequence[tuple[Ticket, RequestOutput | Refusal]]) -> None:
+        self._outbox.extend(deliveries)
+        if deliveries and not self._is_mail_announced:
+            self._is_mail_announced = True  # waking the event loop costs as much as a small step: once is enough
+            try:
+                self._post(self._hand_out)
+            except RuntimeError:
+                pass  # the event loop is closed: nobody waits for an answer any more
+
+    def _hand_out(self) -> None:
+        """On the event loop: what came since the last time."""
+        self._is_mail_announced = False  # first, so that whatever comes meanwhile is announced anew
+        while self._outbox:
+            ticket, outcome = self._outbox.popleft()
+            ticket.put(outcome)

@@ -1,0 +1,1 @@
+"""What GET /metrics shows, in each engine's own names."""

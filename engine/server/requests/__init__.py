@@ -1,0 +1,1 @@
+"""What clients ask: bodies checked, refused by name, or turned into jobs for the engine."""

@@ -1,0 +1,29 @@
+"""Job: a request as it was understood: what to compute, and how to tell of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from engine.request import Request
+
+
+@dataclass(frozen=True)
+class Job:
+    """One HTTP request of one or more prompts."""
+
+    kind: str  # completion, chat or native
+    number: str  # 32 hexadecimal digits of its own
+    model: str  # as the reply names it
+    requests: tuple[Request, ...]
+    is_streaming: bool = False
+    include_usage: bool = False  # a last chunk with the counts
+    continuous_usage: bool = False  # the counts in each chunk
+    return_token_ids: bool = False
+    num_logprobs: int | None = None  # candidates with each token; None: no log-probabilities
+    created_s: int = field(default_factory=lambda: int(time.time()))
+    arrived_s: float = field(default_factory=time.monotonic)  # for the time limit
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(request.num_prompt_tokens for request in self.requests)

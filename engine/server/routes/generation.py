@@ -1,0 +1,124 @@
+"""Generation: jobs through the engine, whole or streamed; the engine is rid of a job whose client is gone or whose time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Sequence
+
+from engine.request_output import RequestOutput
+from engine.server.answers.event_stream import EventStream, disconnected
+from engine.server.answers.piece import Piece, PieceCutter
+from engine.server.engine_loop import EngineLoop
+from engine.server.options import ServerOptions
+from engine.server.requests.job import Job
+from engine.server.requests.refusal import QueueFull, Refusal
+from engine.server.requests.server_rules import ServerRules
+from engine.server.ticket import Ticket
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+    from engine.model.tokenizer import TextTokenizer
+
+WholeReply = Callable[[Job, Sequence[RequestOutput]], dict[str, Any]]
+Chunks = Callable[[Job, Piece], list[dict[str, Any]]]
+UsageChunk = Callable[[Job, Sequence[RequestOutput], RequestOutput], dict[str, Any]]
+
+
+class Generation:
+    """Runs jobs on one engine loop.
+
+    on_rejected  told the reason when a job is turned away at the door
+    """
+
+    def __init__(
+        self,
+        loop: EngineLoop,
+        options: ServerOptions,
+        rules: ServerRules,
+        text: TextTokenizer,
+        on_rejected: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._options = options
+        self._rules = rules
+        self._text = text
+        self._on_rejected = on_rejected
+
+    async def whole(self, job: Job, reply: WholeReply, receive: Receive) -> dict[str, Any] | None:
+        """The reply to a job; None when its client did not wait for it. Raises Refusal."""
+        tickets = self._submit(job)
+        work = asyncio.ensure_future(self._outputs(job, tickets))
+        watcher = asyncio.ensure_future(disconnected(receive))
+        try:
+            await asyncio.wait({work, watcher}, return_when=asyncio.FIRST_COMPLETED)
+            return reply(job, work.result()) if work.done() else None
+        finally:
+            self._loop.abort(tickets)
+            work.cancel()
+            watcher.cancel()
+
+    def stream(self, job: Job, chunks: Chunks, usage_chunk: UsageChunk, media_type: str) -> EventStream:
+        """The reply to a job, chunk by chunk. Raises Refusal before anything is sent; later it is an event in the stream."""
+        tickets = self._submit(job)
+        events = self._events(job, tickets, chunks, usage_chunk)
+        return EventStream(events, media_type, self._options.request_timeout_s, lambda: self._loop.abort(tickets))
+
+    def _submit(self, job: Job) -> list[Ticket]:
+        try:
+            return self._loop.submit(job.requests, job.is_streaming)
+        except QueueFull:
+            self._on_rejected("max_num_queued_reqs")
+            raise
+
+    async def _outputs(self, job: Job, tickets: Sequence[Ticket]) -> list[RequestOutput]:
+        try:
+            async with asyncio.timeout(self._seconds_left(job)):
+                return [await ticket.finished() for ticket in tickets]
+        except TimeoutError:
+            raise self._too_late() from None
+
+    async def _events(self, job: Job, tickets: Sequence[Ticket], chunks: Chunks, usage_chunk: UsageChunk) -> AsyncIterator[str]:
+        cutters = [PieceCutter(index, request, self._text) for index, request in enumerate(job.requests)]
+        latest: dict[int, RequestOutput] = {}  # in the order in which the prompts' first tokens came
+        try:
+            async for index, output in self._updates(job, tickets):
+                latest[index] = output
+                for chunk in chunks(job, cutters[index].cut(output)):
+                    yield _json(chunk)
+            if job.include_usage:
+                yield _json(usage_chunk(job, list(latest.values()), next(iter(latest.values()))))
+        except Refusal as refusal:
+            yield _json(self._rules.error_event(refusal))
+        yield "[DONE]"
+
+    async def _updates(self, job: Job, tickets: Sequence[Ticket]) -> AsyncIterator[tuple[int, RequestOutput]]:
+        """Outputs of all prompts as they come, until the last is finished. Raises Refusal."""
+        waiting = {asyncio.ensure_future(ticket.next()): index for index, ticket in enumerate(tickets)}
+        try:
+            while waiting:
+                timeout_s = self._seconds_left(job)
+                done, _ = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    raise self._too_late()
+                for task in sorted(done, key=waiting.__getitem__):
+                    index = waiting.pop(task)
+                    output = task.result()
+                    if not output.finished:
+                        waiting[asyncio.ensure_future(tickets[index].next())] = index
+                    yield index, output
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    def _seconds_left(self, job: Job) -> float:
+        return max(0.0, self._options.request_timeout_s - (time.monotonic() - job.arrived_s))
+
+    def _too_late(self) -> Refusal:
+        return Refusal(f"the request took longer than {self._options.request_timeout_s:g} s", status=504)
+
+
+def _json(chunk: dict[str, Any]) -> str:
+    return json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,78 @@
+"""Routes around the tokenizer: /tokenize and /detokenize, with each flavor's fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from engine.server.requests.json_body import invalid, parse_object
+from engine.server.requests.refusal import Refusal
+from engine.server.requests.request_body import DetokenizeBody, TokenizeBody, read_fields
+from engine.server.requests.unsupported_fields import refuse_unsupported
+from engine.server.routes.parts import ServerParts
+
+
+class TextRoutes:
+    """Text to ids and back, without the engine."""
+
+    def __init__(self, parts: ServerParts) -> None:
+        self._parts = parts
+
+    def routes(self) -> list[Route]:
+        prefixes = [""] if self._parts.is_vllm else ["", "/v1"]
+        routes = []
+        for prefix in prefixes:
+            routes.append(Route(f"{prefix}/tokenize", self.tokenize, methods=["POST"]))
+            routes.append(Route(f"{prefix}/detokenize", self.detokenize, methods=["POST"]))
+        return routes
+
+    async def tokenize(self, request: Request) -> JSONResponse:
+        return JSONResponse(await self._parts.read(request, self._tokenized))
+
+    async def detokenize(self, request: Request) -> JSONResponse:
+        return JSONResponse(await self._parts.read(request, self._detokenized))
+
+    def _tokenized(self, body: bytes) -> dict[str, Any]:
+        parts = self._parts
+        fields = parse_object(body)
+        refuse_unsupported(fields)
+        asked = read_fields(TokenizeBody, fields)
+        parts.rules.model_name(asked.model)
+        max_model_len = parts.rules.max_model_len
+        if (asked.prompt is None) == (asked.messages is None):
+            raise invalid("prompt and messages; accepted: one of them", param="prompt")
+        if asked.messages is not None:
+            token_ids = parts.intake.read_chat(asked.messages, asked.add_generation_prompt is not False)
+        elif isinstance(asked.prompt, str):
+            token_ids = parts.text.encode(asked.prompt)
+        elif isinstance(asked.prompt, list) and not parts.is_vllm and all(isinstance(one, str) for one in asked.prompt):
+            several = [parts.text.encode(one) for one in asked.prompt]
+            return {"tokens": several, "count": [len(one) for one in several], "max_model_len": max_model_len}
+        else:
+            raise invalid("prompt: Input should be a valid string", param="prompt")
+        if not parts.is_vllm:
+            return {"tokens": token_ids, "count": len(token_ids), "max_model_len": max_model_len}
+        strings = [parts.text.decode([one]) for one in token_ids] if asked.return_token_strs else None
+        return {"count": len(token_ids), "max_model_len": max_model_len, "tokens": token_ids, "token_strs": strings}
+
+    def _detokenized(self, body: bytes) -> dict[str, Any]:
+        parts = self._parts
+        asked = read_fields(DetokenizeBody, parse_object(body))
+        parts.rules.model_name(asked.model)
+        tokens = asked.tokens
+        if isinstance(tokens, list) and tokens and not parts.is_vllm and all(isinstance(one, list) for one in tokens):
+            return {"text": [self._text_of(one) for one in tokens]}
+        text = self._text_of(tokens)
+        return {"prompt": text} if parts.is_vllm else {"text": text}
+
+    def _text_of(self, tokens: Any) -> str:
+        if not isinstance(tokens, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in tokens):
+            raise invalid("tokens: a list of token ids is required", param="tokens")
+        try:
+            self._parts.rules.check_token_ids(tokens)
+        except Refusal as refusal:
+            raise Refusal(refusal.message, param="tokens") from None
+        return self._parts.text.decode(tokens)

@@ -1,0 +1,139 @@
+"""`labcli serve`: its first line, its refusals, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from engine.server.options import ServerOptions
+from engine.server.run_server import bind
+from labcli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(*arguments, **environment):
+    """A server of its own process: the process, and its first line."""
+    command = [sys.executable, "-m", "labcli", "serve", "--target", "sim", "--model", "smollm2-135m", "--port", "0", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **environment}
+    )
+    return process, process.stdout.readline().strip()
+
+
+def refused(*arguments):
+    result = CliRunner().invoke(app, ["serve", *arguments])
+    assert result.exit_code == 2
+    return result.stderr.strip()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_what_it_serves_and_ends_well_when_told_to(number):
+    process, line = start("--flavor", "sglang", "--page-size", "16", "--num-gpu-blocks", "65")
+    told, _, url = line.rpartition(" on ")
+    assert told == "labcli: serving smollm2-135m (sim, sglang flavor, radix cache, page 16, 64 pages)"
+    reply = httpx.get(f"{url}/health")
+    assert reply.status_code == 200 and reply.headers["server"].startswith("labcli/")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out.strip(), err) == (0, "labcli: stopped", "")
+
+
+def test_a_second_interrupt_ends_it_at_once():
+    process, line = start("--pace", "50", "--drain", "60")
+    with httpx.Client(base_url=line.rpartition(" on ")[2]) as client:
+        with client.stream("POST", "/v1/completions", json={"prompt": [1], "max_tokens": 5000, "stream": True}) as reply:
+            lines = reply.iter_lines()  # kept: letting go of it would close the connection
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.5)
+            process.send_signal(signal.SIGINT)
+            process.wait(10)
+    out, err = process.communicate()
+    assert process.returncode == 130 and err.strip() == "labcli: ended at once"
+
+
+def test_the_key_comes_from_the_environment_and_is_never_shown():
+    process, line = start("--host", "0.0.0.0", LABCLI_API_KEY="very-secret")
+    url = line.rpartition(" on ")[2].replace("0.0.0.0", "127.0.0.1")
+    assert httpx.get(f"{url}/v1/models").status_code == 401
+    models = httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer very-secret"}).json()
+    assert models["data"][0]["id"] == "smollm2-135m"
+    process.terminate()
+    out, err = process.communicate(timeout=20)
+    assert "other machines that reach 0.0.0.0 can use this server with the key" in err
+    assert "very-secret" not in line + out + err
+
+
+def test_names_of_the_real_servers_flags_are_understood():
+    process, line = start(
+        "--no-enable-prefix-caching",
+        "--max-running-requests",
+        "3",
+        "--context-length",
+        "100",
+        "--no-enable-prompt-tokens-details",
+    )
+    assert "no prefix cache" in line
+    url = line.rpartition(" on ")[2]
+    assert httpx.get(f"{url}/v1/models").json()["data"][0]["max_model_len"] == 100
+    reply = httpx.post(f"{url}/v1/completions", json={"prompt": [1, 2], "max_tokens": 1})
+    assert reply.json()["usage"]["prompt_tokens_details"] is None
+    process.terminate()
+    process.communicate(timeout=20)
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["--flavor", "tgi"], "flavor is 'tgi'; accepted: vllm, sglang"),
+        (["--target", "http://x"], "--target is 'http://x'; accepted: engine, sim"),
+        (
+            ["--target", "sim", "--dtype", "float32"],
+            "--dtype means nothing with --target sim; accepted: --dtype with --target engine",
+        ),
+        (["--pace", "1"], "--pace means nothing with --target engine; accepted: --pace with --target sim"),
+        (["--page-size", "4"], "--page-size means nothing with the hash cache; accepted: --page-size with --prefix-cache radix"),
+        (["--flavor", "sglang", "--block-size", "4"], "--block-size means nothing with the radix cache"),
+        (["--target", "sim", "--model", "nope"], "model is 'nope'; accepted: "),
+        (["--target", "sim", "--port", "70000"], "port is 70000; accepted: a whole number from 0 to 65535"),
+        (["--max-waiting", "-1"], "max_waiting is -1; accepted: a whole number from 0"),
+        (["--drain", "0"], "drain_s is 0.0; accepted: seconds, more than 0"),
+        (
+            ["--target", "sim", "--host", "nowhere.invalid"],
+            "host is 'nowhere.invalid'; accepted: a name or an address of this machine",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_one_line(arguments, told):
+    line = refused(*arguments)
+    assert line.startswith(f"labcli: {told}") and "\n" not in line
+
+
+def test_a_port_in_use_is_refused_in_one_line():
+    with bind(ServerOptions(port=0)) as taken:
+        port = taken.getsockname()[1]
+        assert refused("--target", "sim", "--port", str(port)).startswith(
+            f"labcli: port is {port}; accepted: a port that no other program"
+        )
+
+
+def test_a_simulated_server_loads_no_torch():
+    code = (
+        "import sys\nfrom labcli.main import main\n"
+        "try: main()\nexcept SystemExit: print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, "serve", "--target", "sim", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    url = process.stdout.readline().strip().rpartition(" on ")[2]
+    assert httpx.post(f"{url}/v1/completions", json={"prompt": "hello", "max_tokens": 1}).status_code == 200
+    process.terminate()
+    assert process.communicate(timeout=20)[0].splitlines()[-1] == "[]"
