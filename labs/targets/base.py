@@ -75,7 +75,7 @@ class TargetInfo:
     unit_size: int  # hits are multiples of this many tokens
     num_blocks: int | None  # usable blocks of that size; None: a server does not tell
     vocab_size: int
-    max_model_len: int
+    max_model_len: int  # tokens of a lab's prompt and its output together; what a server puts in front is not among them
     model: str
     dtype: str
     device: str
@@ -154,6 +154,7 @@ class ServedCache:
     unit_size: int  # tokens of which a hit is a multiple
     has_drafter: bool = False  # a speculative drafter costs one unit of each hit
     publishes_at_allocation: bool = True  # False: findable only after the step that computes it
+    num_front: int = 0  # tokens the server puts in front of every prompt: all prompts share them, and each is that much longer
 
 
 class OpenTarget(Protocol):

@@ -22,23 +22,32 @@ class Sample:
 
 @dataclass(frozen=True)
 class MetricsPage:
-    """All samples of a page, by their exact name ("vllm:prefix_cache_hits_total")."""
+    """Samples of a page, by their exact name ("vllm:prefix_cache_hits_total"), and the names of all its series."""
 
     samples: Mapping[str, tuple[Sample, ...]]
+    names: frozenset[str]
 
     @classmethod
-    def parse(cls, text: str) -> MetricsPage:
-        """Raises TargetError for a text that is no page of metrics."""
+    def parse(cls, text: str, wanted: Sequence[str]) -> MetricsPage:
+        """The samples of these exact names: of the thousands of lines a server shows, a few count.
+
+        Raises TargetError for a text that is no page of metrics.
+        """
         from prometheus_client.parser import text_string_to_metric_families
+
+        lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+        starts = tuple(f"{name}{after}" for name in wanted for after in "{ ")
+        counting = "".join(f"{line}\n" for line in lines if line.startswith(starts))
 
         found: dict[str, list[Sample]] = {}
         try:
-            for family in text_string_to_metric_families(text):
+            for family in text_string_to_metric_families(counting):
                 for sample in family.samples:
                     found.setdefault(sample.name, []).append(Sample(sample.labels, sample.value))
         except (ValueError, KeyError, IndexError, TypeError):  # what the parser meets in other texts
             raise TargetError("/metrics is no page of Prometheus metrics") from None
-        return cls({name: tuple(samples) for name, samples in found.items()})
+        names = frozenset(line.partition("{")[0].partition(" ")[0] for line in lines)
+        return cls({name: tuple(samples) for name, samples in found.items()}, names)
 
     def total(self, names: Sequence[str], **labels: str | tuple[str, ...]) -> float | None:
         """The sum of the first of these names that is on the page, over its samples with these labels; None without one.
@@ -51,13 +60,18 @@ class MetricsPage:
                 return sum(sample.value for sample in self.samples[name] if _has(sample.labels, labels))
         return None
 
+    def first(self, name: str) -> float | None:
+        """The value of a setting that each rank of a server shows alike; None when it is not there."""
+        found = self.samples.get(name)
+        return found[0].value if found else None
+
     def labels_of(self, name: str) -> list[Mapping[str, str]]:
         """The label sets of a series; empty when it is not there."""
         return [sample.labels for sample in self.samples.get(name, ())]
 
     def has_prefix(self, prefix: str) -> bool:
-        """Whether any series is of that engine ("vllm:", "sglang:")."""
-        return any(name.startswith(prefix) for name in self.samples)
+        """Whether any series begins so: of that engine ("vllm:", "sglang:"), of drafts ("vllm:spec_decode")."""
+        return any(name.startswith(prefix) for name in self.names)
 
 
 def _has(labels: Mapping[str, str], wanted: Mapping[str, str | tuple[str, ...]]) -> bool:

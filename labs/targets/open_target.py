@@ -1,14 +1,17 @@
-"""From a target's name to something that opens it: "engine", "sim", or (not yet) a URL."""
+"""From a target's name to something that opens it: "engine", "sim", or a server's URL."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Callable
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from labs.targets.base import OpenTarget, Target, TargetUnavailable
+from labs.targets.base import OpenTarget, Target
 from labs.targets.in_process import InProcessTarget
+from labs.targets.server_address import ServerAddress, is_server_url
+
+if TYPE_CHECKING:
+    from labs.targets.server_run import ServerRun
 
 TARGETS = ("engine", "sim")
 SIM_MODEL = "llama-3-8b"
@@ -24,27 +27,29 @@ def open_target_factory(
     gpu: str | None = None,
     cache_dir: str | None = None,
     progress: LoadProgress | None = None,
+    server: ServerRun | None = None,
 ) -> OpenTarget:
     """What a lab calls to open its target.
 
-    target     "engine" (a real model in this process) or "sim" (the same scheduler and caches, simulated time)
+    target     "engine" (a real model in this process), "sim" (the same scheduler and caches, simulated time), or a URL
     config     settings a lab does not choose itself: model, dtype, device, seed
     gpu        for "sim": whose speed is simulated
     cache_dir  where converted models are kept
     progress   told about the progress of loading a model
+    server     how a server is used; its address wins over the URL
 
-    Raises TargetUnavailable for a server's URL, ConfigError for any other name.
+    Raises TargetUnavailable for a server on which labs cannot run, ConfigError for any other name.
     """
-    if target.startswith(("http://", "https://")):
-        parts = urlsplit(target)
-        # A URL may carry a password or a key; neither belongs into a message.
-        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-        raise TargetUnavailable(f"labs cannot run on a server yet ({shown}); accepted: " + ", ".join(TARGETS))
+    if server is not None or is_server_url(target):
+        from labs.targets.open_server import OpenServer
+        from labs.targets.server_run import ServerRun
+
+        return OpenServer(server or ServerRun(ServerAddress.of(target)))
     if target == "sim":
         return _OpenSimulated(config, gpu or SIM_GPU)
     if target == "engine":
         return _OpenEngine(config, cache_dir, progress)
-    raise ConfigError("target", target, ", ".join(TARGETS))
+    raise ConfigError("target", target, f"{', '.join(TARGETS)} or a server's URL")
 
 
 def import_model_packages() -> None:

@@ -25,6 +25,7 @@ SGLANG_EFFECTIVE = ("sglang:prefill_effective_tokens_total",)
 SGLANG_HIT_MODES = ("device_hit", "host_hit", "storage_hit")
 SGLANG_CACHED = ("sglang:cached_tokens_total",)
 SGLANG_PROMPT = ("sglang:prompt_tokens_total",)
+SERIES = (*VLLM_QUERIES, *VLLM_HITS, *SGLANG_EFFECTIVE, *SGLANG_CACHED, *SGLANG_PROMPT)  # all that a reading needs
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,21 @@ class CounterReading:
 
     queries: int | None
     hits: int | None
+    source: str = ""  # whose series: counts of two sources have nothing in common
 
     @classmethod
     def of(cls, page: MetricsPage) -> CounterReading:
         """From whichever engine's series the page has."""
-        queries, hits = page.total(VLLM_QUERIES), page.total(VLLM_HITS)
+        queries, hits, source = page.total(VLLM_QUERIES), page.total(VLLM_HITS), "lookups"
         if queries is None and hits is None:
-            computed = page.total(SGLANG_EFFECTIVE, mode="input")
+            computed, source = page.total(SGLANG_EFFECTIVE, mode="input"), "prefills"
             hits = page.total(SGLANG_EFFECTIVE, mode=SGLANG_HIT_MODES)
             queries = None if computed is None or hits is None else computed + hits
         if queries is None and hits is None:
             # Cached tokens appear with the first hit: with a prompt counter on the page, none yet means 0.
-            queries, hits = page.total(SGLANG_PROMPT), page.total(SGLANG_CACHED)
+            queries, hits, source = page.total(SGLANG_PROMPT), page.total(SGLANG_CACHED), "finished requests"
             hits = 0 if hits is None and queries is not None else hits
-        return cls(_whole(queries), _whole(hits))
+        return cls(_whole(queries), _whole(hits), source)
 
     @property
     def is_known(self) -> bool:
@@ -54,10 +56,10 @@ class CounterReading:
 
     def growth_since(self, earlier: CounterReading) -> CounterReading:
         """What was counted since; unknown where either reading is, or where a counter fell: the server was restarted."""
-        if not (self.is_known and earlier.is_known):
+        if not (self.is_known and earlier.is_known) or self.source != earlier.source:
             return CounterReading(None, None)
         queries, hits = self.queries - earlier.queries, self.hits - earlier.hits
-        return CounterReading(None, None) if queries < 0 or hits < 0 else CounterReading(queries, hits)
+        return CounterReading(None, None) if queries < 0 or hits < 0 else CounterReading(queries, hits, self.source)
 
 
 def _whole(value: float | None) -> int | None:

@@ -79,11 +79,14 @@ class ServerClient:
             headers=headers,
             auth=None if api_key else address.login,
             timeout=httpx.Timeout(limits.timeout_s, connect=min(10.0, limits.timeout_s)),
-            limits=httpx.Limits(max_connections=256, max_keepalive_connections=256),
+            # Servers close what was idle for 5 s (uvicorn); a request must not meet a connection that is being closed.
+            limits=httpx.Limits(max_connections=256, max_keepalive_connections=256, keepalive_expiry=2.0),
             transport=transport,
+            verify=not address.base.startswith("http://"),  # reading the certificates takes longer than a small request
             follow_redirects=False,  # a key must not follow to another host
             trust_env=False,  # no proxy nobody asked for
         )
+        self._ends_streams = True
         self._lock = threading.Lock()
         self._num_sent = 0
         self._started_s: float | None = None
@@ -127,13 +130,14 @@ class ServerClient:
         try:
             with self._http.stream("POST", self.address.base + path, json=body) as response:
                 if response.status_code >= 400:
-                    response.read()
-                    raise self.refusal(path, response, body)
-                for line in response.iter_lines():
+                    raise self.refusal(path, self._whole(path, response, self.limits.timeout_s), body)
+                lines = self._lines(path, response)
+                for line in lines:
                     if not line.startswith("data:"):
                         continue  # an empty line, a comment, an event's name
                     at_s, text = time.perf_counter() - started_s, line[5:].strip()
                     if text == "[DONE]":
+                        self._read_out(lines)
                         yield StreamEvent(None, at_s)
                         return
                     yield StreamEvent(self._event(path, text, body), at_s)
@@ -147,7 +151,7 @@ class ServerClient:
             raise self.refusal(path, response, body)
         try:
             content = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             kind = response.headers.get("content-type", "no content type").split(";")[0][:60]
             raise TargetError(f"{self.shown} answered {path} with something that is no JSON ({kind})") from None
         if not isinstance(content, dict):
@@ -160,7 +164,8 @@ class ServerClient:
         if status in (401, 403):
             what = "the API key is not accepted" if self._api_key else "an API key is needed"
             return TargetUnavailable(
-                f"{self.shown} answered {path} with {status}: {what}; accepted: a valid key in the environment variable LABCLI_API_KEY"
+                f"{self.shown} answered {path} with {status}: {what}; "
+                "accepted: a valid key in the environment variable LABCLI_API_KEY"
             )
         words = self._words(response, body)
         return ServerRefused(f"{self.shown} answered {path} with {status}{f': {words}' if words else ''}", status)
@@ -168,7 +173,7 @@ class ServerClient:
     def _event(self, path: str, text: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
             content = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):  # no JSON, or nested without end
             content = None
         if not isinstance(content, dict):
             raise TargetError(f"{self.shown} streamed something that is no JSON object in its reply to {path}")
@@ -180,7 +185,7 @@ class ServerClient:
     def _words(self, response: httpx.Response, body: Mapping[str, Any]) -> str:
         try:
             content = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         text = _message_in(content) if isinstance(content, dict) else "" if content is not None else response.text
         return _cleaned(text, self._secrets(body))
@@ -200,20 +205,58 @@ class ServerClient:
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None) -> httpx.Response:
         timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s, connect=min(10.0, timeout_s))
-        deadline_s = time.monotonic() + (timeout_s or self.limits.timeout_s)
         try:
             with self._http.stream(method, self.address.base + path, json=body, timeout=timeout) as response:
-                content = bytearray()
-                for chunk in response.iter_bytes():
-                    content += chunk
-                    if len(content) > MAX_REPLY_BYTES:
-                        raise TargetError(f"{self.shown} answered {path} with more than {MAX_REPLY_BYTES // 2**20} MiB")
-                    if time.monotonic() > deadline_s:  # a byte now and then keeps httpx waiting for ever
-                        raise TargetError(f"{self.shown} did not finish its reply to {path} in time")
+                return self._whole(path, response, timeout_s or self.limits.timeout_s)
         except httpx.HTTPError as error:
             raise self._failure(path, error) from error
-        headers = {key: value for key, value in response.headers.items() if key.lower() not in ("content-encoding", "content-length")}
+
+    def _whole(self, path: str, response: httpx.Response, timeout_s: float) -> httpx.Response:
+        """A reply with its content, read within the limits of size and time."""
+        deadline_s, content = time.monotonic() + timeout_s, bytearray()
+        for chunk in response.iter_bytes():
+            content += chunk
+            if len(content) > MAX_REPLY_BYTES:
+                raise TargetError(f"{self.shown} answered {path} with more than {MAX_REPLY_BYTES // 2**20} MiB")
+            if time.monotonic() > deadline_s:  # a byte now and then keeps httpx waiting for ever
+                raise TargetError(f"{self.shown} did not finish its reply to {path} in time")
+        headers = {
+            key: value for key, value in response.headers.items() if key.lower() not in ("content-encoding", "content-length")
+        }
         return httpx.Response(response.status_code, headers=headers, content=bytes(content))
+
+    def _lines(self, path: str, response: httpx.Response) -> Iterator[str]:
+        """A stream's lines as they come; each within the limits of size and time."""
+        rest, size, deadline_s = bytearray(), 0, time.monotonic() + self.limits.timeout_s
+        for chunk in response.iter_bytes():
+            size += len(chunk)
+            if size > MAX_REPLY_BYTES:
+                raise TargetError(f"{self.shown} streamed more than {MAX_REPLY_BYTES // 2**20} MiB in its reply to {path}")
+            rest += chunk
+            if b"\n" in chunk:
+                *lines, rest = rest.split(b"\n")
+                for line in lines:
+                    yield line.decode("utf-8", errors="replace").rstrip("\r")
+                    if line.startswith(b"data:"):  # comments alone are no progress
+                        deadline_s = time.monotonic() + self.limits.timeout_s
+            if time.monotonic() > deadline_s:
+                raise TargetError(f"{self.shown} did not finish its reply to {path} in time")
+        if rest:
+            yield rest.decode("utf-8", errors="replace")
+
+    def _read_out(self, lines: Iterator[str]) -> None:
+        """Read what a stream sends after [DONE], which is nothing: only a connection that was read to its end is used again,
+        and a new one for each request would be part of every time to first token."""
+        if not self._ends_streams:
+            return
+        started_s = time.monotonic()
+        try:
+            for _ in lines:
+                pass
+        except (httpx.HTTPError, TargetError):
+            pass  # the reply was whole before
+        # A server that keeps its streams open is waited for once.
+        self._ends_streams = time.monotonic() - started_s < 1.0
 
     def _failure(self, path: str, error: httpx.HTTPError) -> TargetError:
         if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):

@@ -17,6 +17,7 @@ from typing import Any, Mapping
 
 from labs.targets.base import TargetError, TargetUnavailable
 from labs.targets.metrics_page import MetricsPage
+from labs.targets.prefix_counters import SERIES as COUNTERS
 from labs.targets.prefix_counters import CounterReading
 from labs.targets.server_client import ServerClient, ServerRefused
 
@@ -65,6 +66,8 @@ VLLM_INFO = (
     "cache_hit_alignment_tokens", "kv_cache_size_tokens", "prefix_cache_retention_interval",
 )  # fmt: skip
 
+SERIES = (*COUNTERS, "vllm:cache_config_info", "sglang:page_size", "sglang:max_total_num_tokens")  # read from /metrics
+
 
 def find_facts(client: ServerClient, model: str | None = None) -> ServerFacts:
     """What answers there.
@@ -77,8 +80,12 @@ def find_facts(client: ServerClient, model: str | None = None) -> ServerFacts:
         reply = client.get("/v1/models")
         listed = client.json_of("/v1/models", reply, {}).get("data")
     except ServerRefused as error:
-        raise TargetUnavailable(f"{error}: no OpenAI-compatible server; accepted: an address under which /v1/models answers") from error
-    models = [one for one in listed if isinstance(one, Mapping) and isinstance(one.get("id"), str)] if isinstance(listed, list) else []
+        raise TargetUnavailable(
+            f"{error}: no OpenAI-compatible server; accepted: an address under which /v1/models answers"
+        ) from error
+    models = (
+        [one for one in listed if isinstance(one, Mapping) and isinstance(one.get("id"), str)] if isinstance(listed, list) else []
+    )
     if not models:
         raise TargetUnavailable(f"{client.shown} lists no model; accepted: a server that serves one")
     chosen = _chosen(client, models, model)
@@ -135,7 +142,7 @@ def _metrics(client: ServerClient) -> tuple[MetricsPage | None, bool]:
     if reply.status_code != 200:
         return None, False
     try:
-        return MetricsPage.parse(reply.text), True
+        return MetricsPage.parse(reply.text, SERIES), True
     except TargetError:
         return None, False
 
@@ -153,13 +160,16 @@ def _sglang_facts(info: Mapping[str, Any] | None, page: MetricsPage | None) -> d
     info = info or {}
     unit = _positive(info.get("page_size"))
     if unit is None and page is not None:
-        unit = _positive(page.total(("sglang:page_size",)))
+        unit = _positive(page.first("sglang:page_size"))  # not the sum: each rank shows it
+    pool = _positive(info.get("max_total_num_tokens"))
+    if pool is None and page is not None:
+        pool = _positive(page.first("sglang:max_total_num_tokens"))
     off = info.get("disable_radix_cache")
     return {
         "version": _text(info, "version"),
         "unit_size": unit,
         "is_caching": (not off) if isinstance(off, bool) else None,
-        "pool_tokens": _positive(info.get("max_total_num_tokens")),
+        "pool_tokens": pool,
         "has_drafter": bool(info["speculative_algorithm"]) if "speculative_algorithm" in info else None,
         "has_reset": True,  # /flush_cache is always mounted, and a GET would flush
         "num_engines": _positive(info.get("dp_size")) or 1,
@@ -181,7 +191,7 @@ def _vllm_facts(page: MetricsPage | None) -> dict[str, Any]:
         "is_caching": caching,
         "pool_tokens": None if not tokens or None in tokens else sum(tokens),
         # Series of drafts are there when a drafter is.
-        "has_drafter": any(name.startswith("vllm:spec_decode") for name in page.samples),
+        "has_drafter": page.has_prefix("vllm:spec_decode"),
         "num_engines": max(1, len(configs)),
         "info": _shown(config, VLLM_INFO),
     }

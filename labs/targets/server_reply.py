@@ -73,6 +73,34 @@ class ServerReply:
         )
 
     @classmethod
+    def of_generate(cls, body: Mapping[str, Any], ttft_s: float, e2e_s: float, shown: str) -> ServerReply:
+        """From SGLang's own /generate, whose meta_info tells the cached tokens whatever its flags. Raises TargetError."""
+        meta = body.get("meta_info")
+        if not isinstance(meta, Mapping):
+            raise TargetError(f"{shown} answered /generate without meta_info")
+        counts = {name: meta.get(name) for name in ("prompt_tokens", "completion_tokens")}
+        usage = Usage.of({**counts, "prompt_tokens_details": {"cached_tokens": meta.get("cached_tokens")}})
+        reason = meta.get("finish_reason")
+        reason = reason.get("type") if isinstance(reason, Mapping) else reason
+        tops = meta.get("output_top_logprobs")
+        gaps = tuple(_gaps_of_triples(tops if isinstance(tops, list) else ()))
+        reason = reason if isinstance(reason, str) else None
+        return cls(_text(body), reason, usage, ttft_s, e2e_s, _ids(body.get("output_ids")), top_logprob_gaps=gaps)
+
+    @classmethod
+    def of_generate_events(cls, events: Iterable[StreamEvent], shown: str) -> ServerReply:
+        """From /generate as a stream: each event holds all that was generated so far. Raises TargetError."""
+        ttft_s, at_s, last = None, 0.0, None
+        for event in events:
+            if event.data is None:
+                break
+            at_s, last = event.at_s, event.data
+            ttft_s = at_s if ttft_s is None else ttft_s
+        if last is None:
+            raise TargetError(f"{shown} streamed a reply to /generate without any output")
+        return cls.of_generate(last, at_s if ttft_s is None else ttft_s, at_s, shown)
+
+    @classmethod
     def of_events(cls, events: Iterable[StreamEvent], shown: str) -> ServerReply:
         """From a stream. Raises TargetError when it holds no choice or never says why it ended."""
         texts: list[str] = []
@@ -135,9 +163,23 @@ def _gaps(choice: Mapping[str, Any]) -> Iterable[float]:
     logprobs = choice.get("logprobs")
     tops = logprobs.get("top_logprobs") if isinstance(logprobs, Mapping) else None
     for top in tops if isinstance(tops, list) else ():
-        values = sorted((value for value in top.values() if isinstance(value, (int, float))), reverse=True) if isinstance(top, Mapping) else []
+        values = (
+            sorted((value for value in top.values() if isinstance(value, (int, float))), reverse=True)
+            if isinstance(top, Mapping)
+            else []
+        )
         if len(values) > 1:
             yield values[0] - values[1]
+
+
+def _gaps_of_triples(tops: Iterable[Any]) -> Iterable[float]:
+    """The same of SGLang's own lists: for each output token some [logprob, id, text]."""
+    for top in tops:
+        entries = top if isinstance(top, list) else []
+        values = [one[0] for one in entries if isinstance(one, list) and one and isinstance(one[0], (int, float))]
+        if len(values) > 1:
+            best, second = sorted(values, reverse=True)[:2]
+            yield best - second
 
 
 def _count(value: Any) -> int | None:

@@ -1,0 +1,95 @@
+"""CounterWatch: what the counters of /metrics say of one request, told apart from what others send.
+
+    tokens looked up      reading before ──▶ + exactly the prompt's ──▶ reading after     it was this request alone
+                                         ──▶ more                                         others use the server: unknown
+                                         ──▶ fewer, for two seconds                       not counted, or elsewhere: unknown
+
+Counters lag the reply by a step, so they are read until the prompt has landed. Nothing is read while several requests
+are under way: then only the sum of all is known.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from labs.targets.base import TargetError
+from labs.targets.metrics_page import MetricsPage
+from labs.targets.prefix_counters import SERIES, CounterReading
+from labs.targets.server_client import ServerClient
+
+WAIT_S = 2.0  # for counters to land after a reply
+MAX_SILENT = 3  # waits in vain, one after the other; then nobody waits any more
+UNKNOWN = CounterReading(None, None)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What was counted for what was sent."""
+
+    reading: CounterReading  # unknown unless it is exactly the sent tokens' account
+    is_shared: bool = False  # others were counted too
+
+
+class CounterWatch:
+    """Follows one server's counters; used by one thread at a time."""
+
+    def __init__(self, client: ServerClient) -> None:
+        self._client = client
+        self._last = self._mark = self._read()
+        self._num_expected = 0  # tokens sent since the mark that the server should have looked up
+        self._num_silent = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the server has such counters."""
+        return self._last.is_known
+
+    def after(self, num_tokens: int) -> Growth:
+        """What was counted since the last call for prompts of so many tokens that were sent since; waits until it landed."""
+        self._num_expected += num_tokens
+        before, self._last = self._last, self._landed(self._last, num_tokens)
+        return _growth(before, self._last, num_tokens)
+
+    def skip(self) -> None:
+        """Forget what was counted since the last call: nobody can say of what."""
+        self._last = self._mark = self._read()
+        self._num_expected = 0
+
+    def since_mark(self) -> Growth:
+        """What was counted since the last call of this method, for all prompts sent since."""
+        now = self._landed(self._mark, self._num_expected)
+        growth = _growth(self._mark, now, self._num_expected)
+        self._last = self._mark = now
+        self._num_expected = 0
+        return growth
+
+    def _landed(self, before: CounterReading, num_tokens: int) -> CounterReading:
+        """A reading in which that many tokens were looked up more than before, or the last one within the wait."""
+        deadline_s, pause_s = time.monotonic() + (0.0 if self._num_silent >= MAX_SILENT else WAIT_S), 0.01
+        while True:
+            now = self._read()
+            grown = now.growth_since(before)
+            landed = grown.is_known and grown.queries >= num_tokens
+            # A first reading without series is followed by one with them: no growth is known then, and none awaited.
+            if landed or not now.is_known or not before.is_known or time.monotonic() > deadline_s:
+                self._num_silent = 0 if landed else self._num_silent + 1
+                return now
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.2)
+
+    def _read(self) -> CounterReading:
+        try:
+            reply = self._client.get("/metrics", timeout_s=15.0)
+            if reply.status_code != 200:
+                return UNKNOWN
+            return CounterReading.of(MetricsPage.parse(reply.text, SERIES))
+        except TargetError:
+            return UNKNOWN  # a second witness that fails must not end what the first one tells
+
+
+def _growth(before: CounterReading, now: CounterReading, num_tokens: int) -> Growth:
+    grown = now.growth_since(before)
+    if not grown.is_known or grown.queries < num_tokens or grown.hits > grown.queries:
+        return Growth(UNKNOWN)
+    return Growth(UNKNOWN, is_shared=True) if grown.queries > num_tokens else Growth(grown)
