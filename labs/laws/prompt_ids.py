@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Sequence
+from typing import Callable, Iterable, Sequence
 
 from labs.laws.matches import full_blocks, repeat, reuse
 
@@ -44,13 +44,16 @@ def control_hits(prompt: Sequence[int], earlier: Iterable[Sequence[int]], unit: 
     return reuse(longest_match(prompt, earlier), len(prompt), unit)
 
 
-def fitting_units(observed: Sequence[tuple[int, int, int]], most: int) -> list[int]:
-    """The match units from 1 to `most` that explain what was found: `reuse` read backwards.
+def fitting_units(
+    observed: Sequence[tuple[int, int, int]], most: int, law: Callable[[int, int, int], int] = reuse
+) -> list[int]:
+    """The match units from 1 to `most` that explain what was found: a law of reuse read backwards.
 
     observed  (match_tokens, prompt_tokens, hits) of each request; one unit is left when they tell enough
+    law       `reuse`, or `drafter_reuse` beside a speculative drafter
     """
     return [
         unit
         for unit in range(1, most + 1)
-        if all(reuse(match_tokens, prompt_tokens, unit) == hits for match_tokens, prompt_tokens, hits in observed)
+        if all(law(match_tokens, prompt_tokens, unit) == hits for match_tokens, prompt_tokens, hits in observed)
     ]

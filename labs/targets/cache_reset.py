@@ -61,6 +61,6 @@ def _said(reply: Any) -> bool:
     """Success as vLLM's body says it; releases before the body had it answered 200 alone."""
     try:
         content = reply.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return not reply.content.strip()
     return not isinstance(content, dict) or content.get("success") is not False

@@ -223,7 +223,7 @@ def _longest(facts: ServerFacts) -> int:
     """Tokens of prompt and output that one request may have."""
     limits = [facts.max_model_len or ASSUMED_LENGTH]
     told = facts.info.get("max_req_input_len", "")
-    if told.isdigit():
+    if told.isascii() and told.isdigit() and int(told) > 0:
         limits.append(int(told))
     if facts.pool_tokens is not None:
         limits.append(facts.pool_tokens)

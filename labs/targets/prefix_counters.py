@@ -63,5 +63,5 @@ class CounterReading:
 
 
 def _whole(value: float | None) -> int | None:
-    # NaN and infinities are no counts.
-    return int(value) if value is not None and value == value and abs(value) < 2**63 else None
+    # NaN, infinities and numbers below zero are no counts.
+    return int(value) if value is not None and 0 <= value < 2**63 else None

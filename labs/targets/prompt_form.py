@@ -26,6 +26,7 @@ from labs.targets.server_facts import ServerFacts
 from labs.targets.server_reply import ServerReply
 
 COMPLETIONS = "/v1/completions"
+MAX_ID = 2**24  # a tokenizer that gives larger ids is not believed
 MIN_IDS = 64  # labs begin that many prompts differently
 WORDS_PER_PROOF = 48
 MAX_PROOFS = 60  # requests that prove words: afterwards the words that are proven must do
@@ -108,7 +109,7 @@ def _id_bound(client: ServerClient, facts: ServerFacts) -> int | None:
             if not found:
                 break  # a server that does not tell now never will
             ids += found
-    return max(ids) + 1 if ids and min(ids) >= 0 else None
+    return max(ids) + 1 if ids and 0 <= min(ids) and max(ids) < MAX_ID else None
 
 
 def _tokenized(client: ServerClient, facts: ServerFacts, text: str) -> list[int]:
@@ -147,7 +148,8 @@ def _proven_words(client: ServerClient, facts: ServerFacts) -> PromptForm:
     A group that costs more holds a word of several tokens: it is halved until that word is alone and dropped.
     """
     own, *candidates = _candidate_words()
-    one, two = (_cost(client, facts, [own] * times) for times in (1, 2))
+    # A server that refuses one word refuses everything, and says itself why.
+    one, two = (_cost(client, facts, [own] * times, may_refuse=False) for times in (1, 2))
     if one is None or two is None:
         raise TargetUnavailable(
             f"{client.shown} takes no token ids and reports no prompt_tokens: no prompt of a known length can be sent; "
@@ -180,8 +182,8 @@ def _proven_words(client: ServerClient, facts: ServerFacts) -> PromptForm:
     return PromptForm(len(words), num_front=front, words=(*words, own))
 
 
-def _cost(client: ServerClient, facts: ServerFacts, words: Sequence[str]) -> int | None:
-    reply = _count_request(client, facts, "".join(f" {word}" for word in words))
+def _cost(client: ServerClient, facts: ServerFacts, words: Sequence[str], may_refuse: bool = True) -> int | None:
+    reply = _count_request(client, facts, "".join(f" {word}" for word in words), may_refuse)
     return None if reply is None else reply.usage.prompt_tokens
 
 
@@ -194,8 +196,10 @@ def _candidate_words() -> tuple[str, ...]:
     return ("the", *words)
 
 
-def _count_request(client: ServerClient, facts: ServerFacts, prompt: list[int] | str, **fields: Any) -> ServerReply | None:
-    """A completion of one token, for its counts; None when the server does not take such a prompt.
+def _count_request(
+    client: ServerClient, facts: ServerFacts, prompt: list[int] | str, may_refuse: bool = True, **fields: Any
+) -> ServerReply | None:
+    """A completion of one token, for its counts; None when the server does not take such a prompt, and may refuse it.
 
     Raises TargetUnavailable when there is no completions endpoint, TargetError when the server fails otherwise.
     """
@@ -208,6 +212,6 @@ def _count_request(client: ServerClient, facts: ServerFacts, prompt: list[int] |
                 raise TargetUnavailable(
                     f"{error}; accepted: a server of completions at {COMPLETIONS}: chat alone hides the prompt"
                 ) from error
-            if error.status in (429, 503):
-                raise  # busy: says nothing about the form
+            if error.status in (429, 503) or not may_refuse:
+                raise  # busy says nothing about the form
     return None

@@ -11,7 +11,6 @@ No prompt, salt or key enters a message, not even where a server quotes them in 
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 from dataclasses import dataclass
@@ -20,10 +19,13 @@ from typing import Any, Iterator, Mapping
 import httpx
 
 from labs.targets.base import TargetError, TargetUnavailable
+from labs.targets.deadline_transport import Deadline, DeadlineTransport
 from labs.targets.server_address import ServerAddress
+from labs.targets.server_words import cleaned, message_in, texts_in
 
 MAX_REPLY_BYTES = 64 * 2**20  # a reply larger than this is no reply to what we send
-MAX_MESSAGE = 160  # characters of a server's own words
+MIN_WAIT_S = 1.0  # for a reply, when the run's time is over
+MAX_END_S = 1.0  # from [DONE] to the end of a stream
 
 
 class ServerRefused(TargetError):
@@ -74,15 +76,19 @@ class ServerClient:
         self.shown = address.shown
         self.limits = limits
         self._api_key = api_key
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._deadline = Deadline()
+        # Packed replies are refused: a few bytes unpack to more than there is memory.
+        headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
         self._http = httpx.Client(
             headers=headers,
             auth=None if api_key else address.login,
-            timeout=httpx.Timeout(limits.timeout_s, connect=min(10.0, limits.timeout_s)),
-            # Servers close what was idle for 5 s (uvicorn); a request must not meet a connection that is being closed.
-            limits=httpx.Limits(max_connections=256, max_keepalive_connections=256, keepalive_expiry=2.0),
-            transport=transport,
-            verify=not address.base.startswith("http://"),  # reading the certificates takes longer than a small request
+            transport=transport
+            or DeadlineTransport(
+                self._deadline,
+                # Servers close what was idle for 5 s (uvicorn); a request must not meet a connection that is being closed.
+                limits=httpx.Limits(max_connections=256, max_keepalive_connections=256, keepalive_expiry=2.0),
+                verify=not address.base.startswith("http://"),  # reading the certificates takes longer than a small request
+            ),
             follow_redirects=False,  # a key must not follow to another host
             trust_env=False,  # no proxy nobody asked for
         )
@@ -127,10 +133,12 @@ class ServerClient:
         """
         self._count()
         started_s = time.perf_counter()
+        timeout = self._start_clock(self.limits.timeout_s)
         try:
-            with self._http.stream("POST", self.address.base + path, json=body) as response:
-                if response.status_code >= 400:
-                    raise self.refusal(path, self._whole(path, response, self.limits.timeout_s), body)
+            with self._http.stream("POST", self.address.base + path, **_content(body), timeout=timeout) as response:
+                if response.status_code >= 300:
+                    raise self.refusal(path, self._whole(path, response), body)
+                self._check_plain(path, response)
                 lines = self._lines(path, response)
                 for line in lines:
                     if not line.startswith("data:"):
@@ -141,13 +149,13 @@ class ServerClient:
                         yield StreamEvent(None, at_s)
                         return
                     yield StreamEvent(self._event(path, text, body), at_s)
-        except httpx.HTTPError as error:
+        except _FAILURES as error:
             raise self._failure(path, error) from error
         raise TargetError(f"{self.shown} ended its streamed reply to {path} before [DONE]: the reply is not whole")
 
     def json_of(self, path: str, response: httpx.Response, body: Mapping[str, Any]) -> dict[str, Any]:
         """A reply's JSON object. Raises ServerRefused for an error status, TargetError for what is no object."""
-        if response.status_code >= 400:
+        if response.status_code >= 300:
             raise self.refusal(path, response, body)
         try:
             content = response.json()
@@ -167,6 +175,8 @@ class ServerClient:
                 f"{self.shown} answered {path} with {status}: {what}; "
                 "accepted: a valid key in the environment variable LABCLI_API_KEY"
             )
+        if status < 400:
+            return ServerRefused(f"{self.shown} answered {path} with {status}: it sends elsewhere, which is not followed", status)
         words = self._words(response, body)
         return ServerRefused(f"{self.shown} answered {path} with {status}{f': {words}' if words else ''}", status)
 
@@ -178,7 +188,7 @@ class ServerClient:
         if not isinstance(content, dict):
             raise TargetError(f"{self.shown} streamed something that is no JSON object in its reply to {path}")
         if content.get("error"):
-            words = _cleaned(_message_in(content), self._secrets(body))
+            words = cleaned(message_in(content), self._secrets(body))
             raise TargetError(f"{self.shown} ended its streamed reply to {path} with an error{f': {words}' if words else ''}")
         return content
 
@@ -187,11 +197,11 @@ class ServerClient:
             content = response.json()
         except (ValueError, RecursionError):
             content = None
-        text = _message_in(content) if isinstance(content, dict) else "" if content is not None else response.text
-        return _cleaned(text, self._secrets(body))
+        text = message_in(content) if isinstance(content, dict) else "" if content is not None else response.text
+        return cleaned(text, self._secrets(body))
 
     def _secrets(self, body: Mapping[str, Any]) -> list[str]:
-        return [text for text in (self._api_key, *_texts_in(body)) if text]
+        return [text for text in (self._api_key, *texts_in(body)) if text]
 
     def _count(self) -> None:
         with self._lock:
@@ -204,100 +214,107 @@ class ServerClient:
             self._num_sent += 1
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None) -> httpx.Response:
-        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s, connect=min(10.0, timeout_s))
+        timeout = self._start_clock(min(timeout_s or self.limits.timeout_s, self.limits.timeout_s))
         try:
-            with self._http.stream(method, self.address.base + path, json=body, timeout=timeout) as response:
-                return self._whole(path, response, timeout_s or self.limits.timeout_s)
-        except httpx.HTTPError as error:
+            with self._http.stream(method, self.address.base + path, **_content(body), timeout=timeout) as response:
+                return self._whole(path, response)
+        except _FAILURES as error:
             raise self._failure(path, error) from error
 
-    def _whole(self, path: str, response: httpx.Response, timeout_s: float) -> httpx.Response:
+    def _whole(self, path: str, response: httpx.Response) -> httpx.Response:
         """A reply with its content, read within the limits of size and time."""
-        deadline_s, content = time.monotonic() + timeout_s, bytearray()
+        self._check_plain(path, response)
+        content = bytearray()
         for chunk in response.iter_bytes():
             content += chunk
             if len(content) > MAX_REPLY_BYTES:
                 raise TargetError(f"{self.shown} answered {path} with more than {MAX_REPLY_BYTES // 2**20} MiB")
-            if time.monotonic() > deadline_s:  # a byte now and then keeps httpx waiting for ever
-                raise TargetError(f"{self.shown} did not finish its reply to {path} in time")
-        headers = {
-            key: value for key, value in response.headers.items() if key.lower() not in ("content-encoding", "content-length")
-        }
+            self._check_time(path)  # a byte now and then keeps httpx waiting for ever
+        # The few headers that are read, in ASCII. A charset is not believed: what we read is UTF-8.
+        kept = {name: response.headers.get(name, "").encode("ascii", "replace").decode() for name in ("content-type", "server")}
+        kept["content-type"] = kept["content-type"].partition(";")[0]
+        headers = {name: value for name, value in kept.items() if value}
         return httpx.Response(response.status_code, headers=headers, content=bytes(content))
 
     def _lines(self, path: str, response: httpx.Response) -> Iterator[str]:
         """A stream's lines as they come; each within the limits of size and time."""
-        rest, size, deadline_s = bytearray(), 0, time.monotonic() + self.limits.timeout_s
+        pieces: list[bytes] = []  # of the line under way
+        size = 0
         for chunk in response.iter_bytes():
             size += len(chunk)
             if size > MAX_REPLY_BYTES:
                 raise TargetError(f"{self.shown} streamed more than {MAX_REPLY_BYTES // 2**20} MiB in its reply to {path}")
-            rest += chunk
-            if b"\n" in chunk:
-                *lines, rest = rest.split(b"\n")
-                for line in lines:
-                    yield line.decode("utf-8", errors="replace").rstrip("\r")
-                    if line.startswith(b"data:"):  # comments alone are no progress
-                        deadline_s = time.monotonic() + self.limits.timeout_s
-            if time.monotonic() > deadline_s:
-                raise TargetError(f"{self.shown} did not finish its reply to {path} in time")
-        if rest:
-            yield rest.decode("utf-8", errors="replace")
+            *ends, rest = chunk.split(b"\n")
+            for end in ends:
+                line = b"".join([*pieces, end])
+                pieces.clear()
+                if line.startswith(b"data:"):  # comments alone are no progress
+                    self._start_clock(self.limits.timeout_s)
+                yield line.decode("utf-8", errors="replace").rstrip("\r")
+            pieces.append(rest)
+            self._check_time(path)
+        if any(pieces):
+            yield b"".join(pieces).decode("utf-8", errors="replace")
+
+    def _check_plain(self, path: str, response: httpx.Response) -> None:
+        packed = response.headers.get("content-encoding", "").strip().lower()
+        if packed not in ("", "identity"):
+            raise TargetError(f"{self.shown} packed its reply to {path}, though asked not to")
+
+    def _start_clock(self, seconds: float) -> httpx.Timeout:
+        """Give the request, or the rest of its stream, so many seconds, but not more than are left of the run."""
+        with self._lock:
+            now_s = time.monotonic()
+            self._started_s = now_s if self._started_s is None else self._started_s
+            left_s = self._started_s + self.limits.max_seconds - now_s
+        seconds = min(seconds, max(left_s, MIN_WAIT_S))
+        self._deadline.renew(seconds)
+        return httpx.Timeout(seconds, connect=min(10.0, seconds))
+
+    def _check_time(self, path: str) -> None:
+        if self._deadline.left_s < 0:
+            raise TargetError(f"{self.shown} did not finish its reply to {path} in time")
 
     def _read_out(self, lines: Iterator[str]) -> None:
         """Read what a stream sends after [DONE], which is nothing: only a connection that was read to its end is used again,
         and a new one for each request would be part of every time to first token."""
         if not self._ends_streams:
             return
-        started_s = time.monotonic()
+        self._deadline.renew(MAX_END_S)
         try:
             for _ in lines:
                 pass
         except (httpx.HTTPError, TargetError):
             pass  # the reply was whole before
         # A server that keeps its streams open is waited for once.
-        self._ends_streams = time.monotonic() - started_s < 1.0
+        self._ends_streams = self._deadline.left_s > 0
 
-    def _failure(self, path: str, error: httpx.HTTPError) -> TargetError:
+    def _failure(self, path: str, error: Exception) -> TargetError:
+        told = str(error)
+        if "SSL" in told or "CERTIFICATE" in told:
+            what = "shows a certificate that cannot be trusted" if "CERTIFICATE_VERIFY" in told else "does not speak TLS"
+            return TargetUnavailable(f"{self.shown} {what}; accepted: the scheme, http or https, and the name that it serves")
+        if isinstance(error, (httpx.InvalidURL, UnicodeError)):
+            return TargetUnavailable(
+                f"{self.shown} is no address that can be looked up; accepted: http://HOST:PORT or https://HOST"
+            )
         if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
             return TargetUnavailable(f"nothing answers at {self.shown}; accepted: the address of a running server")
         if isinstance(error, httpx.TimeoutException):
             return TargetError(f"{self.shown} did not answer {path} in time")
+        if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in told and "peer closed" not in told:
+            return TargetError(f"{self.shown} answered {path} with something that is no HTTP")
         if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)):
             return TargetError(f"{self.shown} closed the connection in the middle of its reply to {path}")
         return TargetError(f"{self.shown}: {path} failed ({type(error).__name__})")
 
 
-def _message_in(content: Mapping[str, Any]) -> str:
-    """The message of an error body: vLLM's and OpenAI's {"error": {"message"}}, SGLang's {"message"}, FastAPI's {"detail"}."""
-    error = content.get("error")
-    for found in (error.get("message") if isinstance(error, dict) else error, content.get("message"), content.get("detail")):
-        if isinstance(found, str):
-            return found
-    return ""
+# Beside httpx's own: an address that its parser or the resolver cannot take.
+_FAILURES = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 
 
-def _texts_in(body: Any) -> Iterator[str]:
-    """Every text of a request's body, but for names of fields and models."""
-    if isinstance(body, str):
-        yield body
-    elif isinstance(body, Mapping):
-        for key, value in body.items():
-            if key not in ("model", "role", "type"):
-                yield from _texts_in(value)
-    elif isinstance(body, (list, tuple)) and not (body and isinstance(body[0], int)):
-        for one in body:
-            yield from _texts_in(one)
-
-
-def _cleaned(text: str, secrets: list[str]) -> str:
-    """One short line without what was sent: texts of the request are cut out, and so are runs of numbers (token ids)."""
-    line = " ".join(text.split())
-    for secret in sorted(secrets, key=len, reverse=True):
-        flat = " ".join(secret.split())
-        if flat and flat in line:
-            line = line.replace(flat, "…")
-    line = re.sub(r"(?:\d+\s*,\s*){3,}\d+", "…", line)
-    # A validation error may quote the input in another spelling: then nothing of it is shown.
-    line = re.split(r"['\"]?input['\"]?\s*:", line)[0]
-    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
+def _content(body: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A body as httpx takes it; in ASCII, so that half a surrogate in a model's name can be sent as well."""
+    if body is None:
+        return {}
+    return {"content": json.dumps(body, separators=(",", ":")).encode("ascii"), "headers": {"Content-Type": "application/json"}}

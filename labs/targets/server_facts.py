@@ -23,6 +23,9 @@ from labs.targets.server_client import ServerClient, ServerRefused
 
 KIND_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "openai": "an OpenAI-compatible server"}
 OURS = "labcli/"  # how our own server's Server header begins
+MAX_LENGTH = 2**24  # tokens of a request; a longer limit is not believed, because prompts are made to fit it
+MAX_UNIT = 2**16  # tokens of a block or page, likewise
+MAX_SHOWN = 80  # characters of what a server tells of itself
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def find_facts(client: ServerClient, model: str | None = None) -> ServerFacts:
         "is_labcli": is_labcli,
         "model": chosen["id"],
         "num_models": len(models),
-        "max_model_len": _positive(chosen.get("max_model_len")),
+        "max_model_len": _positive(chosen.get("max_model_len"), MAX_LENGTH),
         "has_metrics": answers,
         "has_counters": page is not None and CounterReading.of(page).is_known,
         "has_tokenizer": _tokenizes(client, chosen["id"]),
@@ -117,7 +120,7 @@ def _chosen(client: ServerClient, models: list[Mapping[str, Any]], name: str | N
     for one in models:
         if one["id"] == name:
             return one
-    names = ", ".join(str(one["id"]) for one in models[:5]) + (", …" if len(models) > 5 else "")
+    names = ", ".join(one["id"][:MAX_SHOWN] for one in models[:5]) + (", …" if len(models) > 5 else "")
     raise TargetUnavailable(f"{client.shown} serves no model {name!r}; accepted: {names}")
 
 
@@ -158,9 +161,9 @@ def _sglang_info(client: ServerClient) -> Mapping[str, Any] | None:
 
 def _sglang_facts(info: Mapping[str, Any] | None, page: MetricsPage | None) -> dict[str, Any]:
     info = info or {}
-    unit = _positive(info.get("page_size"))
+    unit = _positive(info.get("page_size"), MAX_UNIT)
     if unit is None and page is not None:
-        unit = _positive(page.first("sglang:page_size"))  # not the sum: each rank shows it
+        unit = _positive(page.first("sglang:page_size"), MAX_UNIT)  # not the sum: each rank shows it
     pool = _positive(info.get("max_total_num_tokens"))
     if pool is None and page is not None:
         pool = _positive(page.first("sglang:max_total_num_tokens"))
@@ -183,7 +186,7 @@ def _vllm_facts(page: MetricsPage | None) -> dict[str, Any]:
     configs = page.labels_of("vllm:cache_config_info")
     config = configs[0] if configs else {}
     # The alignment of hits is the block size, but where several groups of layers must agree.
-    unit = _positive(config.get("cache_hit_alignment_tokens")) or _positive(config.get("block_size"))
+    unit = _positive(config.get("cache_hit_alignment_tokens"), MAX_UNIT) or _positive(config.get("block_size"), MAX_UNIT)
     tokens = [_pool_tokens(one) for one in configs]
     caching = {"True": True, "False": False}.get(config.get("enable_prefix_caching", ""))
     return {
@@ -228,20 +231,20 @@ def _optional(client: ServerClient, path: str) -> Mapping[str, Any] | None:
 
 
 def _shown(found: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
-    return {name: str(found[name]) for name in names if name in found and found[name] is not None}
+    return {name: str(found[name])[:MAX_SHOWN] for name in names if name in found and found[name] is not None}
 
 
 def _text(found: Mapping[str, Any] | None, name: str) -> str | None:
     value = (found or {}).get(name)
-    return value if isinstance(value, str) and value else None
+    return value[:MAX_SHOWN] if isinstance(value, str) and value else None
 
 
-def _positive(value: Any) -> int | None:
-    """A whole number above 0, also as vLLM's labels write it ("32"); else None."""
+def _positive(value: Any, most: int = 2**53) -> int | None:
+    """A whole number from 1 to `most`, also as vLLM's labels write it ("32"); else None."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
-        value = int(value) if value.isascii() and value.isdigit() else None
+        value = int(value) if value.isascii() and value.isdigit() and len(value) < 17 else None
     if isinstance(value, float):
         value = int(value) if value == value and abs(value) < 2**53 else None
-    return value if isinstance(value, int) and value > 0 else None
+    return value if isinstance(value, int) and 0 < value <= most else None

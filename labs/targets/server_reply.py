@@ -15,6 +15,7 @@ from labs.targets.server_client import StreamEvent
 ABSENT = "no usage"  # the reply has none
 NO_DETAILS = "no prompt_tokens_details"  # it is null, or not there
 REPORTED = "reported"
+MAX_COUNT = 2**40  # tokens: no request has as many
 
 
 @dataclass(frozen=True)
@@ -163,11 +164,7 @@ def _gaps(choice: Mapping[str, Any]) -> Iterable[float]:
     logprobs = choice.get("logprobs")
     tops = logprobs.get("top_logprobs") if isinstance(logprobs, Mapping) else None
     for top in tops if isinstance(tops, list) else ():
-        values = (
-            sorted((value for value in top.values() if isinstance(value, (int, float))), reverse=True)
-            if isinstance(top, Mapping)
-            else []
-        )
+        values = sorted(filter(_is_logprob, top.values()), reverse=True) if isinstance(top, Mapping) else []
         if len(values) > 1:
             yield values[0] - values[1]
 
@@ -176,14 +173,20 @@ def _gaps_of_triples(tops: Iterable[Any]) -> Iterable[float]:
     """The same of SGLang's own lists: for each output token some [logprob, id, text]."""
     for top in tops:
         entries = top if isinstance(top, list) else []
-        values = [one[0] for one in entries if isinstance(one, list) and one and isinstance(one[0], (int, float))]
+        values = [one[0] for one in entries if isinstance(one, list) and one and _is_logprob(one[0])]
         if len(values) > 1:
             best, second = sorted(values, reverse=True)[:2]
             yield best - second
 
 
+def _is_logprob(value: Any) -> bool:
+    """A number; not NaN, no infinity, and none that a float cannot hold."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
+
+
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """Tokens; None for what cannot be a number of them."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT else None
 
 
 def _ids(value: Any) -> tuple[int, ...] | None:

@@ -1,0 +1,60 @@
+"""Flags: what to switch on or off for each finding, in the words of each engine and version.
+
+    vLLM      0.32.0; counters have their present names since 0.9.2, and caching is on unless switched off since 0.8.0
+    SGLang    0.5.23
+    other     what to look for, since no flag is known
+
+Our own server takes the real engines' flags.
+"""
+
+from __future__ import annotations
+
+import re
+
+from labs.targets.server_facts import ServerFacts
+
+_VLLM = {
+    "caching": "remove --no-enable-prefix-caching",
+    "usage": "start vLLM with --enable-prompt-tokens-details",
+    "metrics": "start vLLM without --disable-log-stats, and let /metrics through",
+    "stream": 'send "stream_options": {"include_usage": true}, or start vLLM with --enable-force-include-usage',
+    "unit": "a smaller --block-size; vLLM's effective unit is cache_hit_alignment_tokens of vllm:cache_config_info",
+    "pool": "more memory for K/V: --gpu-memory-utilization, --kv-cache-dtype fp8",
+    "drafter": "weigh the drafter (--speculative-config) against one unit of every hit",
+    "counters": "rate(vllm:prefix_cache_hits_total) / rate(vllm:prefix_cache_queries_total)",
+}
+_SGLANG = {
+    "caching": "remove --disable-radix-cache",
+    "usage": "start SGLang with --enable-cache-report; /generate tells cached_tokens without it",
+    "metrics": "start SGLang with --enable-metrics, and let /metrics through",
+    "stream": 'send "stream_options": {"include_usage": true}',
+    "unit": "a smaller --page-size",
+    "pool": "more memory for K/V: --mem-fraction-static, --kv-cache-dtype, or --enable-hierarchical-cache",
+    "drafter": "weigh the drafter (--speculative-algorithm) against one unit of every hit",
+    "counters": "growth of sglang:prefill_effective_tokens_total: the *_hit modes over all modes",
+}
+_OTHER = {
+    "caching": "look for the server's prefix caching setting",
+    "usage": "look for the server's setting that reports cached_tokens in usage",
+    "metrics": "look for the server's /metrics",
+    "stream": 'send "stream_options": {"include_usage": true}',
+    "unit": "a smaller block or page, where the server has such a setting",
+    "pool": "more memory for K/V",
+    "drafter": "weigh the drafter against one unit of every hit",
+    "counters": "growth of its counters over the time you ask about",
+}
+
+
+def flag(name: str, facts: ServerFacts) -> str:
+    """What to do about `name` on this server."""
+    if facts.kind == "vllm" and name == "caching" and _is_before(facts.version, (0, 8)):
+        return "start vLLM with --enable-prefix-caching: before 0.8 it is off by default"
+    if facts.kind == "vllm" and name == "counters" and _is_before(facts.version, (0, 9, 2)):
+        return "rate(vllm:gpu_prefix_cache_hits_total) / rate(vllm:gpu_prefix_cache_queries_total)"
+    return {"vllm": _VLLM, "sglang": _SGLANG}.get(facts.kind, _OTHER)[name]
+
+
+def _is_before(version: str | None, bound: tuple[int, ...]) -> bool:
+    """Whether a version is surely older; an unknown one is taken as recent."""
+    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    return numbers is not None and tuple(int(one or 0) for one in numbers.groups()) < bound

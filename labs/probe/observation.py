@@ -1,0 +1,224 @@
+"""Observations: what the probe asked of a server and what came back. The rules read this, and nothing else.
+
+None is unknown, never zero. Prompts are numbered: equal numbers are equal prompts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from labs.probe.explanation import Explanation, explain
+from labs.targets.prefix_counters import CounterReading
+from labs.targets.server_facts import ServerFacts
+from labs.targets.server_reply import Usage
+
+CHANCE_TOKENS = 8  # that a prompt may share with somebody's by chance
+UNKNOWN = CounterReading(None, None)
+
+# Why a request was sent.
+LADDER = "ladder"  # repeats of ever longer prompts, until one finds something
+STAIRCASE = "staircase"  # repeats of lengths that tell the unit
+BURST = "burst"  # one prompt again and again, on new connections, with nothing in between
+LATE = "late"  # a repeat after a pause
+SHARED = "shared"  # the front of a known prompt, then another tail
+SALTED = "salted"
+TEXT = "text"
+CHAT = "chat"
+KEPT = "kept"  # as old as the first text and chat: whether such an old prompt is still there
+TIMING = "timing"
+POOL = "pool"
+
+OF_REPEATS = (LADDER, STAIRCASE, BURST)  # each a prompt that is sent again exactly as it was
+
+# The salt a request carried.
+NO_SALT, OWN_SALT, OTHER_SALT = "none", "own", "other"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One request and what each witness says of it."""
+
+    purpose: str
+    prompt: int
+    turn: int  # how often this prompt was sent before
+    num_ids: int | None  # tokens sent; None where the server alone counts them
+    usage: Usage = Usage()
+    counted: CounterReading = UNKNOWN  # growth of the server's counters over this request
+    native_cached: int | None = None  # by SGLang's own /generate
+    seconds: float = 0.0
+    at_s: float = 0.0  # since the probe began
+    matched: int | None = None  # tokens of its front that were sent before; None: all of a repeat, none of a new prompt
+    salt: str = NO_SALT
+    prompt_ids: tuple[int, ...] | None = field(default=None, repr=False)  # as the server saw it
+
+    @property
+    def length(self) -> int | None:
+        """Tokens of the prompt, as the server counts them where it does."""
+        return self.usage.prompt_tokens or self.num_ids
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the counters grew by this request alone."""
+        return self.counted.is_known and self.counted.queries == self.length
+
+    @property
+    def cached(self) -> int | None:
+        """Tokens found, by the best witness that speaks."""
+        if self.usage.cached_tokens is not None and not self.usage.is_impossible:
+            return self.usage.cached_tokens
+        if self.native_cached is not None:
+            return self.native_cached
+        return self.counted.hits if self.is_counted else None
+
+    @property
+    def match(self) -> int | None:
+        """Tokens that a cache which keeps everything would match."""
+        if self.matched is not None:
+            return self.matched
+        return self.length if self.turn else 0
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """One streamed request that asked for usage."""
+
+    usage: Usage
+    error: str = ""  # why there was none, in one line
+
+
+@dataclass(frozen=True)
+class Rung:
+    """--stress: one prompt, then others of so many tokens, then the prompt again."""
+
+    tokens_between: int
+    length: int
+    cached: int | None
+
+
+@dataclass
+class Observations:
+    """Filled by a run as it goes on, so that a run that is cut short can still be judged."""
+
+    facts: ServerFacts
+    form: str  # "ids", "words" (exact), "text" (the server alone counts) or "chat" (it has no completions)
+    prompt_tokens: int | None = None  # the length of the person's own prompts
+    sent: list[Sent] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # one line each
+    longest_refused: int | None = None  # tokens of a prompt that the server refused as too long
+    refuses_chat: str = ""  # why, in one line
+    tokenized: int | None = None  # tokens of the text, by /tokenize
+    opening_id: int | None = None  # with which every text begins, by /tokenize: a BOS
+    streamed: Streamed | None = None
+    first_reading: CounterReading = UNKNOWN  # lifetime counts before the first request of `sent`
+    last_reading: CounterReading = UNKNOWN
+    rereadings: list[CounterReading] = field(default_factory=list)  # one after the other, nothing sent in between
+    gauge: float | None = None  # SGLang's cache_hit_rate, at the end
+    rungs: list[Rung] = field(default_factory=list)
+    stopped: str = ""  # the limit that ended the run early
+    seconds: float = 0.0
+    num_requests: int = 0  # with those that only found out how to send
+
+    def of(self, *purposes: str) -> list[Sent]:
+        return [one for one in self.sent if one.purpose in purposes]
+
+    @property
+    def repeats(self) -> list[Sent]:
+        return [one for one in self.of(*OF_REPEATS) if one.turn]
+
+    @property
+    def known_by_usage(self) -> bool:
+        """Whether replies themselves tell what was found, so that no counter need be read."""
+        sent = self.of(LADDER)
+        return bool(sent) and all(one.usage.cached_tokens is not None or one.native_cached is not None for one in sent)
+
+    @property
+    def known_repeats(self) -> list[Sent]:
+        return [one for one in self.repeats if one.cached is not None]
+
+    @property
+    def hitting_repeats(self) -> list[Sent]:
+        return [one for one in self.known_repeats if one.cached]
+
+    @property
+    def is_looked_up(self) -> bool | None:
+        """Whether the server looks prompts up at all: by its configuration, what it found, or vLLM's counter of lookups."""
+        if self.hitting_repeats:
+            return True
+        if self.facts.is_caching is not None:
+            return self.facts.is_caching
+        grown = [one.counted.queries for one in self.of(LADDER) if one.counted.is_known]
+        return any(grown) if grown and self.facts.kind == "vllm" else None
+
+    @property
+    def bursts(self) -> list[list[int]]:
+        """Tokens found by each burst's requests, in the order sent, where all are known."""
+        found = [[one.cached for one in turns] for turns in self.turns_of(BURST)]
+        return [turns for turns in found if len(turns) > 1 and None not in turns]
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether a prompt is found from its first repeat on: then a miss elsewhere is no replica's."""
+        return bool(self.bursts) and all(all(turns[1:]) for turns in self.bursts)
+
+    @property
+    def is_kept(self) -> bool | None:
+        """Whether a prompt as old as the first text is still found; None where nothing tells."""
+        turns = self.of(KEPT)
+        return None if len(turns) < 2 or turns[-1].cached is None else turns[-1].cached > 0
+
+    @property
+    def finds_strangers(self) -> bool:
+        """Whether prompts that nobody sent before are reported as found: then no report of hits can be believed."""
+        return len(self.found_strangers) > 1
+
+    @property
+    def found_strangers(self) -> list[Sent]:
+        """New prompts of which more was found than stands in front of all, or than chance explains."""
+        front = max(((one.length or 0) - (one.num_ids or one.length or 0) for one in self.new_prompts), default=0)
+        # A text's front (a template's head) is of unknown length: only what is found nearly whole is strange.
+        return [
+            one
+            for one in self.new_prompts
+            if one.cached is not None and one.cached > (CHANCE_TOKENS + front if one.num_ids else (one.length or 0) // 2)
+        ]
+
+    @property
+    def longest_repeat(self) -> int:
+        """Tokens of the longest prompt that was sent again; 0 without one."""
+        return max((one.length or 0 for one in self.repeats), default=0)
+
+    @property
+    def new_prompts(self) -> list[Sent]:
+        return [one for one in self.of(*OF_REPEATS, TIMING) if not one.turn]
+
+    def turns_of(self, purpose: str) -> list[list[Sent]]:
+        """Each prompt's requests of one purpose, in the order sent."""
+        turns: dict[int, list[Sent]] = {}
+        for one in self.of(purpose):
+            turns.setdefault(one.prompt, []).append(one)
+        return list(turns.values())
+
+    @property
+    def explanations(self) -> tuple[Explanation, ...]:
+        """Every unit and rule that explains all of the ladder and the staircase; empty before anything was found.
+
+        The last request of each prompt counts: earlier ones may have met other replicas.
+        """
+        last = [turns[-1] for purpose in (LADDER, STAIRCASE) for turns in self.turns_of(purpose) if turns[-1].turn]
+        return explain(tuple((one.length, one.cached) for one in last if one.length and one.cached is not None))
+
+    @property
+    def explanation(self) -> Explanation | None:
+        """The only one, or the one that the server's announced unit picks out of several."""
+        fitting = self.explanations
+        announced = [one for one in fitting if one.unit == self.facts.unit_size]
+        for group in (fitting, announced):
+            if len(group) == 1:
+                return group[0]
+        return None
+
+    @property
+    def unit(self) -> int | None:
+        """Tokens of which a hit is a multiple: as measured, else as announced."""
+        found = self.explanation
+        return found.unit if found is not None else self.facts.unit_size

@@ -1,0 +1,111 @@
+"""One probe: find out what answers, ask in an order that needs few requests, and judge what came back.
+
+Reads, and sends small prompts of its own that nobody else has; resets nothing, and stops at its limits. What was seen until
+then is judged all the same.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Callable
+
+from labs.probe.asker import Asker, Connect, GivenUp
+from labs.probe.budget import STRESS_TOKENS, ProbeBudget, ProbeLimits
+from labs.probe.observation import Observations
+from labs.probe.prompt_source import PromptSource
+from labs.probe.repeat_series import RepeatSeries
+from labs.probe.side_series import SpacedSeries, fill_pool, take_times
+from labs.targets.base import TargetError
+from labs.targets.server_client import LimitReached
+from labs.targets.server_facts import find_facts
+
+Progress = Callable[[str], None]
+NUM_REREADINGS = 4
+MAX_PROMPT_TOKENS = 10_000_000
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """What a person asks of a probe. Raises ValueError for a value outside what each field accepts."""
+
+    model: str | None = None  # None: the first that the server lists
+    prompt_tokens: int | None = None  # the length of the person's own prompts
+    stress: bool = False  # fill the pool too
+    limits: ProbeLimits = ProbeLimits()
+
+    def __post_init__(self) -> None:
+        if self.prompt_tokens is not None and not 1 <= self.prompt_tokens <= MAX_PROMPT_TOKENS:
+            raise ValueError(f"prompt_tokens is {self.prompt_tokens}; accepted: a whole number from 1 to {MAX_PROMPT_TOKENS}")
+
+
+def probe(connect: Connect, settings: ProbeSettings, progress: Progress = lambda label: None) -> Observations:
+    """What was asked and seen.
+
+    connect  makes a client of the server; called again for connections of their own
+
+    Raises TargetError when nothing usable answers: then there is nothing to judge.
+    """
+    budget, rng = ProbeBudget(settings.limits), random.Random()
+    client = connect()
+    try:
+        progress("what answers there")
+        facts = find_facts(client, settings.model)
+        if settings.stress:
+            budget.limits = _stress_limits(settings.limits, facts.pool_tokens)
+        progress("how prompts reach it")
+        source = PromptSource.find(client, facts, rng)
+        budget.take(0, client.num_sent)
+        seen = Observations(facts, source.form, settings.prompt_tokens)
+        asker = Asker(connect, client, source, budget, seen)
+        try:
+            _ask(asker, settings, rng, progress)
+        except LimitReached as limit:
+            seen.stopped = str(limit)
+        except GivenUp as failure:
+            if not seen.sent:
+                raise TargetError(str(failure)) from failure
+            seen.stopped = "too many requests failed in a row"
+        finally:
+            seen.seconds, seen.num_requests = budget.seconds, budget.num_requests
+        return seen
+    finally:
+        client.close()
+
+
+def _ask(asker: Asker, settings: ProbeSettings, rng: random.Random, progress: Progress) -> None:
+    """All stages in order; the dear ones last."""
+    seen, series = asker.observations, RepeatSeries(asker)
+    seen.first_reading = asker.read_counters()
+    try:
+        progress("repeats of ever longer prompts")
+        series.climb()
+        progress("text and chat")
+        spaced = SpacedSeries(asker, series.telling, series.most)
+        spaced.begin()
+        progress("the unit of a hit")
+        series.step()
+        progress("one prompt again and again")
+        series.burst()
+        series.wait_and_repeat()
+        progress("shared fronts and salts")
+        series.share()
+        series.salt()
+        progress("text and chat again")
+        spaced.end()
+        progress("times")
+        take_times(asker, series.telling, series.most, rng)
+        if settings.stress:
+            progress("how much the pool holds")
+            fill_pool(asker, series.most)
+    finally:
+        seen.last_reading = asker.read_counters()
+    progress("the counters, and a stream")
+    asker.reread_counters(NUM_REREADINGS)
+    asker.ask_streamed(asker.source.fresh(33))
+
+
+def _stress_limits(limits: ProbeLimits, pool_tokens: int | None) -> ProbeLimits:
+    """Room for rungs that double until one exceeds the pool: together less than four times what it holds."""
+    needed = min(STRESS_TOKENS, 6 * (pool_tokens or STRESS_TOKENS))
+    return ProbeLimits(limits.max_seconds, limits.max_requests, limits.max_tokens + needed)

@@ -1,0 +1,108 @@
+"""PromptSource: new prompts that nobody sent before, in the form that the server takes.
+
+    ids      random token ids below a safe bound            exact
+    words    random words, each proven to be one token      exact
+    text     random common words                            the server alone knows how many tokens they are
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, field
+
+from labs.system_prompt import SYSTEM_PROMPT, USER_DETAILS, USER_OPENINGS
+from labs.targets.base import TargetUnavailable
+from labs.targets.prompt_form import PromptForm, find_prompt_form
+from labs.targets.server_client import ServerClient
+from labs.targets.server_facts import ServerFacts
+
+TOKENS_PER_WORD = 1.5  # until the server has counted some
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt: what is sent, and of how many tokens it is."""
+
+    number: int
+    ids: tuple[int, ...] = field(repr=False)  # of its form: token ids, or numbers of words
+    num_ids: int | None  # tokens; None where they are not known
+
+
+class PromptSource:
+    """Makes prompts. No two of them begin alike, as long as the vocabulary lasts.
+
+    form  "ids", "words" or "text"
+    """
+
+    def __init__(self, form: PromptForm | None, rng: random.Random) -> None:
+        self.form = "text" if form is None else "ids" if form.is_exact_ids else "words"
+        words = common_words()
+        self._form = PromptForm(len(words) - 1, words=words) if form is None else form
+        self._rng = rng
+        self._num_made = 0
+        self._tokens_per_word = TOKENS_PER_WORD
+        self._openings: list[int] = []
+
+    @classmethod
+    def find(cls, client: ServerClient, facts: ServerFacts, rng: random.Random) -> PromptSource:
+        """In the exact form that the server takes; in words that only it can count where none is exact. Raises TargetError."""
+        try:
+            return cls(find_prompt_form(client, facts), rng)
+        except TargetUnavailable:
+            return cls(None, rng)
+
+    def fresh(self, num_tokens: int) -> Prompt:
+        """A prompt of that many tokens, or words, that nothing sent so far begins like."""
+        opening = self._opening()
+        rest = self._rng.choices(range(self._form.vocab_size), k=self._num_ids(num_tokens) - 1)
+        return self._made((opening, *rest))
+
+    def with_front(self, front: Prompt, num_shared: int) -> Prompt:
+        """Another prompt as long as `front` that begins with as many of its ids, or words, and then differs at once."""
+        size = self._form.vocab_size
+        parting = (front.ids[num_shared] + 1 + self._rng.randrange(size - 1)) % size  # any id but that one
+        rest = self._rng.choices(range(size), k=len(front.ids) - num_shared - 1)
+        return self._made((*front.ids[:num_shared], parting, *rest))
+
+    def payload(self, prompt: Prompt) -> list[int] | str:
+        """The request's `prompt`."""
+        return self._form.payload(prompt.ids)
+
+    def text(self, num_tokens: int) -> str:
+        """A text of common words, of about that many tokens, for chat and for the server's tokenizer."""
+        return " ".join(self._rng.choices(common_words(), k=self._num_words(num_tokens)))
+
+    def as_text(self, prompt: Prompt) -> str:
+        """The prompt as a chat message."""
+        return str(self._form.payload(prompt.ids))
+
+    def learn(self, num_words: int, num_tokens: int) -> None:
+        """How many tokens some common words are, as the server counts them."""
+        self._tokens_per_word = max(1.0, num_tokens / num_words)
+
+    def _num_words(self, num_tokens: int) -> int:
+        return max(2, round(num_tokens / self._tokens_per_word))
+
+    def _num_ids(self, num_tokens: int) -> int:
+        """Of its form: words stand for more than a token each where the server alone counts."""
+        return self._num_words(num_tokens) if self.form == "text" else num_tokens
+
+    def number(self) -> int:
+        """The number of a prompt that somebody else made."""
+        self._num_made += 1
+        return self._num_made
+
+    def _made(self, ids: tuple[int, ...]) -> Prompt:
+        return Prompt(self.number(), ids, None if self.form == "text" else len(ids))
+
+    def _opening(self) -> int:
+        if not self._openings:
+            self._openings = self._rng.sample(range(self._form.vocab_size), min(self._form.vocab_size, 1_024))
+        return self._openings.pop()
+
+
+def common_words() -> tuple[str, ...]:
+    """Some hundred short words, each once."""
+    text = " ".join((SYSTEM_PROMPT, *USER_OPENINGS, *USER_DETAILS)).lower()
+    return tuple(dict.fromkeys(word for word in re.findall(r"[a-z]+", text) if 2 <= len(word) <= 7))

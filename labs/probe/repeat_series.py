@@ -1,0 +1,144 @@
+"""Repeats: prompts that are sent again exactly as they were, in the lengths and the order that tell most.
+
+    ladder      65, 257, 1,025, 4,097 tokens, each twice (three times if the first repeat finds nothing), until one finds
+    staircase   lengths about which the explanations of what was found disagree; then n and n + 1 tokens at the unit's edge
+    bursts      one prompt again and again on new connections: replicas miss it once each, a salt always
+    late        the same after a pause: a prompt that is found only then is published late
+    shared      the front of a known prompt with another tail
+"""
+
+from __future__ import annotations
+
+import time
+
+from labs.probe.asker import Asker
+from labs.probe.explanation import telling_length
+from labs.probe.observation import BURST, LADDER, LATE, NO_SALT, OTHER_SALT, OWN_SALT, SALTED, SHARED, STAIRCASE, Sent
+
+LADDER_LENGTHS = (65, 257, 1_025, 4_097)
+NUM_BURSTS = 3
+BURST_SENDS = 6  # of each prompt, where nothing is missed
+MAX_BURST_SENDS = 16
+MAX_STEPS = 6  # of the staircase, before the edge
+LATE_PAUSE_S = 1.0
+MIN_LENGTH = 33  # shorter prompts may share their front with anybody's by chance, where pages are single tokens
+LARGEST_EDGE = 2_200  # units up to this are asked at their edge
+RESERVE = 8  # tokens under the server's limits
+
+
+class RepeatSeries:
+    """Asks in order; what it needs to know it reads from the asker's observations."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+        self._observations = asker.observations
+
+    @property
+    def most(self) -> int:
+        """Tokens of the longest prompt that the server's limits and the budget allow to be sent three times."""
+        facts, seen = self._observations.facts, self._observations
+        bounds = [self._asker.budget.tokens_left // 3]
+        bounds += [facts.max_model_len - RESERVE] if facts.max_model_len else []
+        bounds += [facts.pool_tokens // 2] if facts.pool_tokens else []
+        bounds += [seen.longest_refused - 1] if seen.longest_refused else []
+        return max(2, min(bounds))
+
+    def climb(self) -> None:
+        """The ladder, up to the first length of which a repeat finds something."""
+        announced, own = self._observations.facts.unit_size, self._observations.prompt_tokens
+        lengths = {*LADDER_LENGTHS, *([max(2 * announced + 1, MIN_LENGTH)] if announced else []), *([own] if own else [])}
+        for length in sorted({min(length, self.most) for length in lengths}):
+            if length > self.most:
+                return
+            sent = self.repeat(LADDER, length, times=2, may_refuse=True)
+            if sent and self._is_unseen(sent) and not self._asker.is_native and self._observations.facts.kind == "sglang":
+                self._asker.use_native()
+                sent = self.repeat(LADDER, length, times=2, may_refuse=True)
+            if sent and sent[-1].cached == 0:
+                sent += self.again(LADDER, times=1)
+            if sent and sent[-1].cached:
+                return
+
+    def step(self) -> None:
+        """The staircase: until one explanation is left, then at the edge of its unit."""
+        seen = self._observations
+        for _ in range(MAX_STEPS):
+            length = telling_length(seen.explanations, self.most)
+            if length is None:
+                break
+            self.repeat(STAIRCASE, length, times=2)
+        unit = seen.unit
+        if unit is None or not seen.hitting_repeats or unit > LARGEST_EDGE:
+            return
+        edge = unit * max(2, -(-MIN_LENGTH // unit))
+        for length in (edge, edge + 1):
+            if length <= self.most:
+                self.repeat(STAIRCASE, length, times=2)
+
+    def burst(self) -> None:
+        """Some prompts, each until it was found about twice as often in a row as it was missed."""
+        for _ in range(NUM_BURSTS):
+            prompt = self._asker.source.fresh(self.telling)
+            misses = in_a_row = 0
+            for number in range(MAX_BURST_SENDS):
+                sent = self._asker.ask(BURST, prompt, alone=self._observations.known_by_usage)
+                if sent is None or sent.cached is None:
+                    return
+                misses, in_a_row = (misses, in_a_row + 1) if sent.cached else (misses + 1, 0)
+                if number + 1 >= BURST_SENDS and in_a_row >= 2 * misses + 1:
+                    break
+                if number + 1 >= 2 * BURST_SENDS and misses == number + 1:
+                    break  # never found: more of the same tells nothing
+
+    def wait_and_repeat(self) -> None:
+        """Repeats after a pause; only worth the time where bursts missed and then found."""
+        if not any(turns[-1].cached and not turns[1].cached for turns in self._observations.turns_of(BURST) if len(turns) > 1):
+            return
+        for _ in range(NUM_BURSTS):
+            prompt = self._asker.source.fresh(self.telling)
+            for pause_s in (0.0, min(LATE_PAUSE_S, max(0.0, self._asker.budget.seconds_left))):
+                time.sleep(pause_s)
+                self._asker.ask(LATE, prompt, alone=self._observations.known_by_usage)
+
+    def share(self) -> None:
+        """A prompt, then others with its front and another tail."""
+        length = 2 * self.telling
+        if length > self.most:
+            return
+        front = self._asker.source.fresh(length)
+        self._asker.ask(SHARED, front)
+        # In words of unknown length this many tokens at least.
+        num_shared = len(front.ids) - max(1, len(front.ids) // 4)
+        for _ in range(2):
+            self._asker.ask(SHARED, self._asker.source.with_front(front, num_shared), matched=num_shared)
+
+    def salt(self) -> None:
+        """A prompt without a salt, with one, with the same again, with another: each salt must be a cache of its own."""
+        if self._observations.facts.kind == "openai":
+            return  # a field of vLLM and SGLang
+        prompt = self._asker.source.fresh(self.telling)
+        for salt in (NO_SALT, OWN_SALT, OWN_SALT, OTHER_SALT):
+            self._asker.ask(SALTED, prompt, salt=salt, may_refuse=salt != NO_SALT)
+
+    def repeat(self, purpose: str, length: int, *, times: int, may_refuse: bool = False) -> list[Sent]:
+        """A new prompt, so many times in a row."""
+        self._prompt = self._asker.source.fresh(length)
+        return self.again(purpose, times=times, may_refuse=may_refuse)
+
+    def again(self, purpose: str, *, times: int, may_refuse: bool = False) -> list[Sent]:
+        """The prompt sent last, so many times more."""
+        sent = [self._asker.ask(purpose, self._prompt, may_refuse=may_refuse) for _ in range(times)]
+        return [one for one in sent if one is not None]
+
+    def _is_unseen(self, sent: list[Sent]) -> bool:
+        return all(one.cached is None for one in sent)
+
+    @property
+    def telling(self) -> int:
+        """Tokens of a prompt whose repeat must find something, if repeats of any length do."""
+        hits = [one.length for one in self._observations.hitting_repeats if one.length]
+        explanation = self._observations.explanation
+        if explanation is not None:
+            return max(explanation.shortest_hit, MIN_LENGTH)
+        announced = self._observations.facts.unit_size
+        return min(hits) if hits else min(self.most, max(257, 2 * announced + 1 if announced else 0))

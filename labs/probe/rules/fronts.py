@@ -1,0 +1,170 @@
+"""What stands in front of a prompt that nobody sent: the same each time costs nothing, a clock or a counter costs everything."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Sequence
+
+from labs.probe.observation import CHAT, KEPT, OF_REPEATS, SHARED, TEXT, TIMING, Observations, Sent
+from labs.probe.rules.words import numbers
+from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
+from labs.theory import common_prefix
+
+COMPLETIONS = (*OF_REPEATS, SHARED, TIMING, KEPT, TEXT)
+MOVE = "Find what writes there (gateway, chat template, system prompt) and move what varies behind the stable text"
+
+
+def front(seen: Observations) -> Verdict | None:
+    """Whether completions reach the model as they were sent."""
+    change = changes_in_front(seen)
+    if change is not None:
+        return Verdict("front", FAULT, CERTAIN, f"What stands in front of a prompt changes from request to request: {change}.",
+                       _front_evidence(seen), f"{MOVE}.")  # fmt: skip
+    extra, texts = front_tokens(seen), seen.of(TEXT)
+    if extra and not seen.hitting_repeats and seen.known_repeats and seen.is_looked_up is not False:
+        finding = (
+            f"Something puts {extra:,} tokens in front of each prompt, and equal prompts never find each other: what "
+            "it puts there changes."
+        )
+        return Verdict("front", FAULT, STRONG, finding, _front_evidence(seen), f"{MOVE}.")
+    if extra and seen.is_kept is False and seen.hitting_repeats:
+        finding = (
+            f"Something puts {extra:,} tokens in front of each prompt; repeats at once find, later ones do not: a "
+            "clock stands there."
+        )
+        return Verdict("front", FAULT, STRONG, finding, (*_front_evidence(seen), _kept_line(seen)), f"{MOVE}.")
+    if seen.is_steady and seen.is_kept is False and _misses(seen, texts):
+        return _forgotten("front", _front_evidence(seen))
+    if seen.is_steady and seen.is_kept and _misses(seen, texts):
+        finding = (
+            "Texts that are sent again find nothing, though token ids that are sent again do: something changes the "
+            "text on its way."
+        )
+        return Verdict("front", FAULT, STRONG, finding, _front_evidence(seen), f"{MOVE}.")
+    if extra:
+        finding = (
+            f"Something puts {extra:,} tokens in front of each prompt, the same each time: they count as found, and "
+            "shift nothing."
+        )
+        return Verdict(
+            "front", EXPECTED, STRONG, finding, _front_evidence(seen), "Know that they are there when you compare lengths."
+        )
+    if not _front_evidence(seen):
+        return None
+    return Verdict("front", FINE, STRONG, "Prompts reach the model as they were sent.", _front_evidence(seen))
+
+
+def chat(seen: Observations) -> Verdict | None:
+    """Whether a chat message that is sent again finds what it left."""
+    sent = seen.of(CHAT)
+    if len(sent) < 2:
+        evidence = (seen.refuses_chat or f"answered chat requests: {len(sent)}",)
+        return Verdict("chat", CANNOT_TELL, WEAK, "Chat could not be tried twice.", evidence)
+    change = _change(sent)
+    pause = f"the same message after {sent[-1].at_s - sent[0].at_s:,.1f} s"
+    evidence = (f"{pause}: {numbers(one.length for one in sent)} tokens, {numbers(one.cached for one in sent)} cached",)
+    if change is not None:
+        finding = f"The chat template, or something before it, writes what changes: {change}."
+        return Verdict("chat", FAULT, CERTAIN, finding, evidence, f"{MOVE}; a date belongs at the end, or to the day at most.")
+    found, explanation = sent[-1].cached, seen.explanation
+    if found is None or explanation is None or sent[-1].length is None or not seen.is_steady:
+        sure = "is the same each time" if _compares(sent) else "could not be compared"
+        return Verdict(
+            "chat", FINE if _compares(sent) else CANNOT_TELL, WEAK, f"A chat message {sure} as the model sees it.", evidence
+        )
+    if seen.is_kept is False:
+        return _forgotten("chat", evidence)
+    possible = explanation.hits(sent[-1].length, sent[-1].length)
+    evidence = (*evidence, f"a repeat of that length can find {possible:,}")
+    if found < possible:
+        where = f"between tokens {found:,} and {found + explanation.unit:,}" if found else "in the first unit"
+        finding = f"A chat message that is sent again finds {found:,} of {possible:,} tokens: something changes {where}."
+        return Verdict("chat", FAULT, STRONG, finding, evidence, f"{MOVE}; a date belongs at the end, or to the day at most.")
+    return Verdict("chat", FINE, STRONG, "A chat message that is sent again finds all it can.", evidence)
+
+
+def _kept_line(seen: Observations) -> str:
+    first, *_, last = seen.of(KEPT)
+    return f"a prompt {last.at_s - first.at_s:,.1f} s old: {last.cached or 0:,} of {last.length or 0:,} cached"
+
+
+def _forgotten(name: str, evidence: tuple[str, ...]) -> Verdict:
+    """Nothing so old is found: whether it was changed or lost is open."""
+    finding = "What was found at once is not found some seconds later: a clock in front of it, or a pool that forgets so soon."
+    return Verdict(name, CANNOT_TELL, WEAK, finding, evidence, "Ask with --stress how much the pool keeps.")
+
+
+def bos(seen: Observations) -> Verdict | None:
+    """Whether prompts begin with the same special token twice: template and tokenizer both write it."""
+    opening = seen.opening_id
+    shown = [one for one in seen.of(TEXT, CHAT) if one.prompt_ids]
+    if opening is None or not shown:
+        return None
+    doubled = [one for one in shown if one.prompt_ids[:2] == (opening, opening)]
+    evidence = (f"prompts whose ids the server showed: {len(shown)}, with the opening token twice: {len(doubled)}",)
+    if doubled:
+        finding = (
+            "Prompts begin with the tokenizer's opening token twice: the chat template writes it, and the tokenizer adds another."
+        )
+        next_step = "Send add_special_tokens false with what a template rendered, or take the token out of the template."
+        return Verdict("bos", FAULT, CERTAIN, finding, evidence, next_step)
+    return Verdict("bos", FINE, CERTAIN, "Prompts begin with the tokenizer's opening token once.", evidence)
+
+
+def changes_in_front(seen: Observations) -> str | None:
+    """In what equal completions differ as the server saw them; None: in nothing that it shows."""
+    for purpose in COMPLETIONS:
+        for turns in seen.turns_of(purpose):
+            change = _change(turns)
+            if change is not None:
+                return change
+    return None
+
+
+def front_tokens(seen: Observations) -> int:
+    """Tokens in front of every prompt that nobody sent, beyond the tokenizer's own; 0 for none, or where nothing tells."""
+    exact = {one.usage.prompt_tokens - one.num_ids for one in seen.of(*OF_REPEATS) if one.usage.prompt_tokens and one.num_ids}
+    if seen.form == "ids" and len(exact) == 1:
+        return max(0, exact.pop())
+    counted = {one.usage.prompt_tokens for one in seen.of(TEXT) if one.usage.prompt_tokens}
+    if seen.tokenized is not None and len(counted) == 1:
+        return max(0, counted.pop() - seen.tokenized)
+    return 0
+
+
+def _change(turns: Sequence[Sent]) -> str | None:
+    """In what requests of one prompt differ as the server saw them."""
+    for one, other in pairwise(turns):
+        if one.prompt_ids is not None and other.prompt_ids is not None and one.prompt_ids != other.prompt_ids:
+            return f"equal prompts part at token {common_prefix(one.prompt_ids, other.prompt_ids):,}"
+    counts = {one.usage.prompt_tokens for one in turns if one.usage.prompt_tokens is not None}
+    return f"equal prompts have {' or '.join(f'{one:,}' for one in sorted(counts))} tokens" if len(counts) > 1 else None
+
+
+def _compares(turns: Sequence[Sent]) -> bool:
+    return all(one.prompt_ids is not None for one in turns) or all(one.usage.prompt_tokens is not None for one in turns)
+
+
+def _misses(seen: Observations, turns: Sequence[Sent]) -> bool:
+    """Whether the last of these, long enough to find something, found nothing."""
+    explanation = seen.explanation
+    if explanation is None or len(turns) < 2 or turns[-1].cached is None or turns[-1].length is None:
+        return False
+    return turns[-1].cached == 0 and turns[-1].length >= explanation.shortest_hit
+
+
+def _front_evidence(seen: Observations) -> tuple[str, ...]:
+    lines = []
+    pairs = sorted(
+        {(one.num_ids, one.usage.prompt_tokens) for one in seen.of(*OF_REPEATS) if one.num_ids and one.usage.prompt_tokens}
+    )
+    if pairs and seen.form == "ids":
+        shown = ", ".join(f"{sent:,} → {counted:,}" for sent, counted in pairs[:4])
+        lines.append(f"token ids sent → prompt_tokens counted: {shown}")
+    texts = seen.of(TEXT)
+    if texts:
+        by = "" if seen.tokenized is None else f", {seen.tokenized:,} by /tokenize"
+        lines.append(
+            f"one text: {numbers(one.length for one in texts)} tokens{by}; {numbers(one.cached for one in texts)} cached"
+        )
+    return tuple(lines)

@@ -1,0 +1,47 @@
+"""How much the cache keeps: with --stress a prompt is asked for again after ever more tokens of others."""
+
+from __future__ import annotations
+
+from labs.probe.flags import flag
+from labs.probe.observation import Observations
+from labs.probe.verdict import CERTAIN, EXPECTED, FAULT, FINE, STRONG, Verdict
+
+USUAL_PROMPT = 1_000  # tokens, where the person names no length
+MIN_PROMPTS = 4  # that a pool should keep: a conversation, and some others between its turns
+MUCH_LESS = 0.5  # of the announced pool
+
+
+def pool(seen: Observations) -> Verdict | None:
+    """Whether the pool is too small for prompts to be found again."""
+    announced, own = seen.facts.pool_tokens, seen.prompt_tokens
+    said = (f"announced: {announced:,} tokens",) if announced else ()
+    length = own or USUAL_PROMPT
+    more = f"{flag('pool', seen.facts)}; or fewer different prompts at a time."
+    if announced and own and announced < MIN_PROMPTS * own:
+        finding = (
+            f"The pool holds {announced:,} tokens, {announced // own} prompts of {own:,}: others push a prompt out "
+            "before it comes again."
+        )
+        return Verdict("pool", FAULT, CERTAIN, finding, said, more)
+    if not seen.rungs or not seen.hitting_repeats:
+        return None
+    lines = tuple(
+        f"after {rung.tokens_between:,} tokens of others: {rung.cached or 0:,} of {rung.length:,} cached" for rung in seen.rungs
+    )
+    last = seen.rungs[-1]
+    if last.cached:
+        return Verdict(
+            "pool", FINE, STRONG, f"A prompt is still found after {last.tokens_between:,} tokens of others.", (*said, *lines)
+        )
+    most = last.tokens_between + 2 * last.length  # the prompt, the others, and the prompt's repeat
+    if most < MIN_PROMPTS * length:
+        finding = f"The cache keeps less than {most:,} tokens: fewer than {MIN_PROMPTS} prompts of {length:,}."
+        return Verdict("pool", FAULT, STRONG, finding, (*said, *lines), more)
+    if announced and most < MUCH_LESS * announced:
+        finding = (
+            f"A prompt is lost after {last.tokens_between:,} tokens of others, though {announced:,} fit: others use "
+            "the pool too, or it is less."
+        )
+        return Verdict("pool", FAULT, STRONG, finding, (*said, *lines), "Look at the pool's use over the day; " + more)
+    finding = f"A prompt is lost once {last.tokens_between:,} tokens of others came after it: the pool's size, no fault."
+    return Verdict("pool", EXPECTED, STRONG, finding, (*said, *lines), more)

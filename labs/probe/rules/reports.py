@@ -1,0 +1,160 @@
+"""What the server reports of its cache, and whether its witnesses agree. Unreported is unknown, never zero."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from labs.probe.flags import flag
+from labs.probe.observation import CHAT, Observations, Sent
+from labs.probe.rules.timing import tells_reuse, times_line
+from labs.probe.rules.words import count, numbers
+from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
+from labs.targets.server_reply import ABSENT, REPORTED, Usage
+
+MAX_SHOWN = 3  # requests quoted as evidence
+
+
+def replies(seen: Observations) -> Verdict | None:
+    """Whether requests are answered at all."""
+    if not seen.failures:
+        return None
+    (line, times), = Counter(seen.failures).most_common(1)  # fmt: skip
+    evidence = (f"failed: {len(seen.failures)} of {len(seen.sent) + len(seen.failures)}", f"{count(times, 'time')}: {line}")
+    finding = (
+        f"{count(len(seen.failures), 'request')} of the probe failed: what else is said here rests on those that were answered."
+    )
+    return Verdict(
+        "replies", FAULT, STRONG, finding, evidence, "Look into the log of the server, and of whatever stands before it."
+    )
+
+
+def usage(seen: Observations) -> Verdict | None:
+    """Whether replies say how many tokens were found in the cache."""
+    sent = [one for one in seen.sent if one.native_cached is None and one.purpose != CHAT]
+    asked = [one.usage for one in seen.sent if one.native_cached is None]
+    if not asked:
+        return None
+    states = Counter(one.state for one in asked)
+    evidence = (", ".join(f"{state}: {number}" for state, number in states.most_common()), *_other_witnesses(seen))
+    if set(states) == {REPORTED}:
+        return Verdict("usage", FINE, CERTAIN, "Every reply says how many tokens were found.", evidence)
+    if REPORTED in states:
+        return _partly_reported(seen, sent, evidence)
+    what = "no usage at all" if states[ABSENT] == len(asked) else "no cached_tokens (prompt_tokens_details is null or missing)"
+    finding = f"Replies carry {what}: how much was found is unknown to clients, not 0."
+    if seen.facts.kind == "openai":
+        return Verdict("usage", CANNOT_TELL, CERTAIN, finding, evidence, f"{flag('usage', seen.facts)}.")
+    if states[ABSENT] == len(asked) or seen.facts.info.get("enable_cache_report") == "True":
+        next_step = "The server writes it, so something on the way drops it: look at the gateway."
+        return Verdict("usage", FAULT, STRONG, finding, evidence, next_step)
+    return Verdict("usage", FAULT, CERTAIN, finding, evidence, f"{flag('usage', seen.facts)}.")
+
+
+def _partly_reported(seen: Observations, sent: list[Sent], evidence: tuple[str, ...]) -> Verdict:
+    silent = [one for one in sent if one.usage.state != REPORTED]
+    # Who reports no zero at all, and is silent on nothing that another witness found.
+    found = [one.counted.hits if one.is_counted else one.turn for one in silent]
+    if not any(found) and all(one.usage.cached_tokens != 0 for one in sent):
+        finding = "A miss is reported as no cached_tokens, a hit as a number: here a missing number means 0."
+        return Verdict(
+            "usage", EXPECTED, STRONG, finding, evidence, "Count a missing number as 0 on this server, and on no other."
+        )
+    finding = "Some replies say how many tokens were found, others do not: servers of different settings answer here."
+    return Verdict("usage", FAULT, STRONG, finding, evidence, f"On each of them: {flag('usage', seen.facts)}.")
+
+
+def _other_witnesses(seen: Observations) -> tuple[str, ...]:
+    counted = sum(one.counted.hits for one in seen.sent if one.is_counted)
+    native = sum(one.native_cached or 0 for one in seen.sent)
+    lines = [f"the counters found {counted:,} tokens in the same requests"] if counted else []
+    lines += [f"/generate found {native:,} tokens"] if native else []
+    return tuple(lines)
+
+
+def metrics(seen: Observations) -> Verdict | None:
+    """Whether there are counters to read."""
+    facts = seen.facts
+    if facts.has_counters:
+        return Verdict("metrics", FINE, CERTAIN, "/metrics counts tokens looked up and found.", ())
+    finding = (
+        "/metrics answers, without counters of tokens found."
+        if facts.has_metrics
+        else "There is no /metrics: nothing counts what was found."
+    )
+    if facts.kind == "openai":
+        return Verdict("metrics", CANNOT_TELL, CERTAIN, finding, (), f"{flag('metrics', facts)}.")
+    return Verdict("metrics", FAULT, CERTAIN, finding, (), f"{flag('metrics', facts)}.")
+
+
+def stream(seen: Observations) -> Verdict | None:
+    """Whether a stream brings usage when it is asked for."""
+    if seen.streamed is None:
+        return None
+    streamed: Usage = seen.streamed.usage
+    if seen.streamed.error:
+        finding = "A streamed completion could not be read: whether streams report usage is open."
+        return Verdict("stream", CANNOT_TELL, CERTAIN, finding, (seen.streamed.error,))
+    is_reported = any(one.usage.state == REPORTED for one in seen.sent)
+    has_usage = any(one.usage.state != ABSENT for one in seen.sent)
+    evidence = (
+        f"stream with include_usage: {streamed.state}",
+        f"without a stream: {REPORTED if is_reported else 'not reported'}",
+    )
+    if (streamed.state == ABSENT and has_usage) or (streamed.state != REPORTED and is_reported):
+        finding = "Streams do not report what replies in one piece do, though usage was asked for."
+        return Verdict(
+            "stream",
+            FAULT,
+            STRONG,
+            finding,
+            evidence,
+            "Something on the way drops the last chunk, whose choices are empty: look at the gateway.",
+        )
+    finding = "Streams report what replies in one piece do, when the request asks for it; without that they say nothing."
+    return Verdict(
+        "stream", FINE, CERTAIN, finding, evidence, "" if streamed.state == REPORTED else f"{flag('stream', seen.facts)}."
+    )
+
+
+def impossible(seen: Observations) -> Verdict | None:
+    """Whether a reply says that more was found than can be: never the whole prompt, whose last token is always computed."""
+    wrong = [
+        one.usage for one in seen.sent if one.usage.prompt_tokens and (one.usage.cached_tokens or 0) >= one.usage.prompt_tokens
+    ]
+    if not wrong:
+        return None
+    pairs = [f"{one.cached_tokens:,} of {one.prompt_tokens:,}" for one in wrong[:MAX_SHOWN]]
+    finding = "Replies say that whole prompts were found, or more: impossible, the last token is always computed."
+    evidence = (f"so in {len(wrong)} of {len(seen.sent)}: {', '.join(pairs)} tokens",)
+    next_step = (
+        "Who writes usage? A gateway that adds up, guesses, or counts prompt_tokens without the cached ones is the usual cause."
+    )
+    return Verdict("impossible", FAULT, CERTAIN, finding, evidence, next_step)
+
+
+def witnesses(seen: Observations) -> Verdict | None:
+    """Whether usage, counters and times tell the same of the same requests."""
+    both = [one for one in seen.sent if one.usage.cached_tokens is not None and one.is_counted]
+    apart = [one for one in both if one.usage.cached_tokens != one.counted.hits]
+    if len(apart) > 1:
+        shown = [
+            f"{one.length:,} tokens: usage {one.usage.cached_tokens:,}, counters {one.counted.hits:,}"
+            for one in apart[:MAX_SHOWN]
+        ]
+        says = "repeats are answered sooner, as if they reuse something" if tells_reuse(seen) else "times tell no difference"
+        finding = f"Usage and counters tell different numbers of the same requests ({len(apart)} of {len(both)})."
+        side = (
+            "Usage says"
+            if sum(one.usage.cached_tokens for one in apart) < sum(one.counted.hits for one in apart)
+            else "The counters say"
+        )
+        next_step = f"{side} less. Do not judge by it until you know who is wrong; compare with repeats' times."
+        return Verdict("witnesses", FAULT, STRONG, finding, (*shown, says), next_step)
+    if seen.known_repeats and not seen.hitting_repeats and tells_reuse(seen):
+        finding = "Nothing reports a hit, yet repeats are answered sooner than new prompts of the same length."
+        evidence = (f"repeats: {numbers(one.cached for one in seen.known_repeats)} cached", times_line(seen))
+        next_step = "A cache that nobody counts may answer (a gateway's, a lower tier): ask the server itself."
+        return Verdict("witnesses", FAULT, WEAK, finding, evidence, next_step)
+    if not both:
+        return None
+    return Verdict("witnesses", FINE, STRONG, f"Usage and counters agree on {count(len(both), 'request')}.", ())
