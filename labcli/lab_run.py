@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig
 from engine.errors import EngineError
@@ -25,6 +25,9 @@ from labs.catalog import CatalogEntry
 from labs.protocol import Lab, LabReport
 from labs.targets.base import OpenTarget, TargetError
 from labs.targets.open_target import import_model_packages, open_target_factory
+
+if TYPE_CHECKING:
+    from labs.targets.server_run import ServerRun
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,13 @@ class LabRun:
     gpu: str | None
     cache_dir: str | None
     store: ResultsStore | None  # None: keep nothing
+    server: ServerRun | None = None  # how a server is used; None: no server
+    typed: frozenset[str] = frozenset()  # fields of lab_config that a person set
 
     def open_target(self, bar: ProgressBar) -> OpenTarget:
         """What opens the run's target; several runs may share it, and with it the loaded model."""
         return open_target_factory(
-            self.target, self.engine_config, gpu=self.gpu, cache_dir=self.cache_dir, progress=bar.loading
+            self.target, self.engine_config, gpu=self.gpu, cache_dir=self.cache_dir, progress=bar.loading, server=self.server
         )
 
     def execute(self, open_target: OpenTarget | None = None, bar: ProgressBar | None = None) -> FinishedRun:
@@ -74,7 +79,7 @@ class LabRun:
             if self.target == "engine":
                 with held_interrupts():
                     import_model_packages()
-            session = RunSession(open_target, bar)
+            session = RunSession(open_target, bar, self.typed)
             try:
                 report = self.lab.run(session, self.lab_config)
                 session.record(*report.measurements[len(session.measurements) :])
@@ -115,7 +120,7 @@ class LabRun:
         target = {
             "kind": session.open_target.kind,
             "gpu": self.gpu,
-            "engine_config": self.engine_config,
+            "engine_config": None if self.server else self.engine_config,  # a server has its own
             "opened": session.opened,
         }
         return ResultRecord(
@@ -131,7 +136,7 @@ class LabRun:
             error=error,
             cache_state=report.cache_state,
             measurements=tuple(report.measurements),
-            findings=tuple(report.findings),
+            findings=(*report.findings, *session.open_target.notes()),
             conclusion=report.conclusion,
             details=json_ready(report.details),
             charts=tuple(report.charts),

@@ -147,7 +147,8 @@ def _reasons(first: ResultRecord, second: ResultRecord, workload: str, across_ma
     reasons: dict[str, str] = {}
     if workload == "different":
         reasons["counts"] = "the workloads differ: other tokens were sent"
-    kinds = first.target["kind"], second.target["kind"]
+    facts = TargetFacts.of(first), TargetFacts.of(second)
+    kinds = tuple(_kind_words(one) for one in facts)
     states = first.cache_state, second.cache_state
     machines = tuple(record.environment.get("machine") for record in (first, second))
     unlike = reasons.get("counts")
@@ -159,7 +160,17 @@ def _reasons(first: ResultRecord, second: ResultRecord, workload: str, across_ma
         reasons["times"] = reasons["computed times"] = unlike
     elif machines[0] != machines[1] and not across_machines:
         reasons["times"] = f"the machines are {machines[0]} and {machines[1]}; --across-machines compares all the same"
+    elif facts[0].address != facts[1].address and not across_machines:
+        addresses = f"{facts[0].address} and {facts[1].address}"
+        reasons["times"] = f"the servers are at {addresses}; --across-machines compares all the same"
+    if kinds[0] != kinds[1] and any(one.is_server for one in facts):
+        reasons.setdefault("counts", f"the targets are {kinds[0]} and {kinds[1]}: a server's records compare with their like")
     return reasons
+
+
+def _kind_words(facts: TargetFacts) -> str:
+    """What answered; our own server in vLLM's flavor is not vLLM."""
+    return f"labcli serve ({facts.kind})" if facts.is_labcli else facts.kind
 
 
 def _compare_workloads(first: ResultRecord, second: ResultRecord) -> str:

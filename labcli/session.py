@@ -17,10 +17,12 @@ class RunSession:
     measurements   what the lab recorded, in its order
     cache_state    the last state the lab reported
     opened         what each engine the lab opened says of itself, without repetitions
+    typed          fields of the lab's configuration that a person set
     """
 
-    def __init__(self, open_target: OpenTarget, progress_bar: ProgressBar) -> None:
+    def __init__(self, open_target: OpenTarget, progress_bar: ProgressBar, typed: frozenset[str] = frozenset()) -> None:
         self.open_target: OpenTarget = _NotingOpenTarget(open_target, self)
+        self.typed = typed
         self.measurements: list[Measurement] = []
         self.cache_state = "uncontrolled"
         self.opened: list[dict[str, Any]] = []

@@ -11,21 +11,38 @@ allocated); with the radix cache all that share the first step must (content is 
 How to read it. Hits must equal the law. The time ratio is a ceiling for real traffic: decoding, which no prefix cache
 shortens, is part of both times.
 
+On a server the cache cannot be switched off: prompts of that length which all differ take its place, so that as much is
+computed as without a cache. Where content is findable only after the step, one request of each prompt is sent ahead: which of
+the others share a step nobody knows from outside. Times are those of this client, the way there included.
+
 Sources: vLLM 0.32.0, benchmarks/benchmark_prefix_caching.py; labs/theory.py.
 """
 
 from __future__ import annotations
 
+import random
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from labs import theory
+from labs.caches import Cache, served_cache
 from labs.chart import Chart, times_of
+from labs.length_check import check_length
 from labs.measure import ratio_of_medians, sim_times_note
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold
-from labs.targets.base import Target
+from labs.served_sizes import fit_sizes
+from labs.targets.base import Completion, Target
+from labs.witnesses import Doubt, judge_sums, tell_doubts
 from labs.workload import TokenIds, repeated_prompts, workload_digest
+
+CONCLUSION = (
+    "Repeats cost what is new in them: the last block of the prompt and the tokens generated. The ratio is smaller than "
+    "the share of prompt tokens saved, because generated tokens cost the same either way; long prompts with short answers "
+    "gain most. Sent at once to a cache that publishes after the step, the first step's twins all compute the prompt: "
+    "send one request ahead, or let the scheduler hold twins back."
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +80,8 @@ class Arm:
 
 def run(session: LabSession, config: Config) -> LabReport:
     """Alternate the cache on and off, for both caches."""
+    if session.open_target.served is not None:
+        return _run_on_server(session, config, served_cache(session.open_target.served))
     probe = session.open_target(num_gpu_blocks=2)
     vocab_size, engine_config = probe.info.vocab_size, probe.info.config
     probe.close()
@@ -89,13 +108,104 @@ def run(session: LabSession, config: Config) -> LabReport:
         tuple(measurements),
         "cold" if cold else "uncontrolled",
         tuple(findings),
-        "Repeats cost what is new in them: the last block of the prompt and the tokens generated. The ratio is smaller than "
-        "the share of prompt tokens saved, because generated tokens cost the same either way; long prompts with short answers "
-        "gain most. Sent at once to a cache that publishes after the step, the first step's twins all compute the prompt: "
-        "send one request ahead, or let the scheduler hold twins back.",
+        CONCLUSION,
         {"workload": workload_digest([prompts])},
         (_chart(measurements),),
     )
+
+
+def _run_on_server(session: LabSession, config: Config, cache: Cache) -> LabReport:
+    """Repeats, and prompts that all differ, in turns, on the one cache there is."""
+    count = config.num_prompts * config.repeat_count
+    tokens = 2 * count * (config.input_tokens + config.output_len)
+    target = session.open_target(num_gpu_blocks=cache.blocks_for(tokens, 2 * count))
+    limit, vocab_size = target.info.max_model_len, target.info.vocab_size
+    fewest = (2 if cache.has_drafter else 1) * cache.unit + 1
+    sizes = {"input_tokens": max(2, min(max(config.input_tokens, fewest), limit - config.output_len))}
+    config, findings = fit_sizes(session, config, sizes)
+    check_length(config, limit, "on this server", input_tokens=config.input_tokens, output_len=config.output_len)
+    prompts, others = _repeats_and_others(config, vocab_size)
+    session.expect(config.trials * 2 * len(prompts))
+    times: dict[str, list[float]] = {"on": [], "off": []}
+    measurements: list[Measurement] = []
+    doubts, cold = [], True
+    try:
+        for trial in range(config.trials):
+            cold = prove_cold(session, target, (vocab_size - 1,) * 48) and cold
+            for name, sent in (("on", prompts), ("off", others)):
+                completions, seconds = _send_to_server(session, target, cache, sent, config.output_len)
+                times[name].append(seconds)
+                found, more = _judge_served(cache, config, name, trial, completions, target)
+                session.record(*found)
+                measurements += found
+                doubts += more
+    finally:
+        target.close()
+    row = _row(config)
+    timed = [
+        Measurement("time_on", "s", tuple(times["on"]), cache.title, row),
+        Measurement("time_off", "s", tuple(times["off"]), cache.title, row, note="time_off: prompts that all differ"),
+    ]
+    session.record(*timed)
+    ratio = ratio_of_medians(times["off"], times["on"])
+    findings.append(
+        f"{cache.title}: {ratio.value:.2f} times as fast as prompts that all differ [{ratio.low:.2f}–{ratio.high:.2f}, "
+        f"{config.trials} trials each], from this client"
+    )
+    return LabReport(
+        (*measurements, *timed),
+        "cold" if cold else "uncontrolled",
+        (*findings, *tell_doubts(doubts)),
+        CONCLUSION,
+        {"workload": workload_digest([prompts, others])},
+        (_chart(timed),),
+    )
+
+
+def _row(config: Config) -> str:
+    return f"{config.num_prompts} × {config.repeat_count} prompts of {config.input_tokens} tokens"
+
+
+def _repeats_and_others(config: Config, vocab_size: int) -> tuple[tuple[TokenIds, ...], tuple[TokenIds, ...]]:
+    """The repeated prompts, shuffled, and as many that all differ; no prompt begins like another, or like the canary."""
+    count = config.num_prompts * config.repeat_count
+    distinct = repeated_prompts(vocab_size - 1, config.seed, config.num_prompts + count, config.input_tokens, 1)
+    repeats = list(distinct[: config.num_prompts]) * config.repeat_count
+    random.Random(config.seed).shuffle(repeats)
+    return tuple(repeats), distinct[config.num_prompts :]
+
+
+def _send_to_server(
+    session: LabSession, target: Target, cache: Cache, prompts: tuple[TokenIds, ...], output_len: int
+) -> tuple[list[Completion], float]:
+    """All requests' completions, and this client's seconds for them, from the first one sent to the last token."""
+    target.counters()
+    start_s = time.perf_counter()
+    ahead: list[TokenIds] = [] if cache.publishes_at_allocation else list(dict.fromkeys(prompts))
+    if len(ahead) == len(prompts):  # nothing repeats, so nothing is waited for
+        ahead = []
+    rest = list(prompts)
+    for prompt in ahead:
+        rest.remove(prompt)
+    completions = target.complete_all(ahead, max_tokens=output_len) if ahead else []
+    completions += target.complete_all(rest, max_tokens=output_len)
+    seconds = time.perf_counter() - start_s
+    session.progress(f"{cache.title}: {len(prompts)} requests", len(prompts))
+    return completions, seconds
+
+
+def _judge_served(
+    cache: Cache, config: Config, name: str, trial: int, completions: list[Completion], target: Target
+) -> tuple[list[Measurement], list[Doubt]]:
+    """One trial's hits by both witnesses."""
+    counted, count = target.counters(), len(completions)
+    num_paying = config.num_prompts if name == "on" else count
+    first, later = (cache.laws.predict(theory.reuse, match, config.input_tokens) for match in (0, config.input_tokens))
+    value = num_paying * first.value + (count - num_paying) * later.value
+    text = f"({count} − {num_paying})·({later.law}) = {value:,}" if num_paying < count else f"{count}·({first.law}) = {value:,}"
+    queries = cache.laws.predict(theory.queries, count, config.input_tokens)
+    what = _row(config) if name == "on" else f"{count} prompts that all differ"
+    return judge_sums(cache.title, f"{what}, trial {trial + 1}", completions, counted, Prediction(value, text), queries)
 
 
 def _chart(measurements: list[Measurement]) -> Chart:
@@ -125,7 +235,7 @@ def _predict_hits(
 def _run_arm(
     session: LabSession, config: Config, arm: Arm, prompts: tuple[TokenIds, ...], canary: TokenIds, hits: Prediction | None
 ) -> tuple[list[Measurement], str, bool]:
-    row = f"{config.num_prompts} × {config.repeat_count} prompts of {config.input_tokens} tokens"
+    row = _row(config)
     pool = -(-(len(prompts) * (config.input_tokens + config.output_len + arm.unit) + 1024) // arm.unit) + 4
     on = session.open_target(**arm.engine_fields, num_gpu_blocks=pool)
     off = session.open_target(**arm.engine_fields, num_gpu_blocks=pool, enable_prefix_caching=False)
@@ -173,4 +283,6 @@ LAB = Lab(
     config_type=Config,
     quick=Config(repeat_count=5, input_tokens=128, trials=2),
     run=run,
+    targets=("engine", "sim", "server"),
+    in_process_fields=("block_size", "page_size"),
 )

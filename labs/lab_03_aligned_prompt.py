@@ -22,6 +22,11 @@ such length. This lab counts; it shows no times.
 The drafter stands beside the hash cache only, since the law is vLLM's. On a real model the drafter and the radix caches are
 asked shorter prompts and the blocks of 1,024 are left out, to spare time; `--full`, and the simulated target, have all.
 
+On a server its one cache is asked, and the lengths are those around 125 of its own blocks or pages (as many as fit), unless
+2,000 tokens are whole blocks already. Its drafter, if it has one, is part of the law. Replies and the server's counters are
+two witnesses: `counted` is what the counters say of the same repeats. `full_blocks` needs the blocks' names, which no server
+tells.
+
 Sources: vLLM 0.32.0, v1/core/kv_cache_manager.py and v1/core/single_type_kv_cache_manager.py; SGLang 0.5.23,
 srt/managers/schedule_batch.py; labs/theory.py.
 """
@@ -33,19 +38,24 @@ from typing import Sequence
 
 from engine.errors import ConfigError
 from labs import theory
-from labs.caches import Cache, caches, hash_cache
+from labs.caches import Cache, caches, hash_cache, served_cache
 from labs.chart import Chart, ChartSeries
 from labs.counted_request import send_counted
 from labs.field_check import check_numbers
 from labs.outcome import outcome_line
-from labs.output_check import check_outputs, compare_cold_and_warm, num_unexplained, output_law
+from labs.output_check import check_outputs, compare_cold_and_warm, judge_on_server, num_unexplained, output_law
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold
-from labs.targets.base import Completion, Target
+from labs.served_sizes import fit_sizes
+from labs.targets.base import Completion, ServedCache, Target
+from labs.witnesses import Doubt, counted_beside, disagreements, tell_doubts
 from labs.workload import SharedPrefixWorkload, TokenIds, workload_digest
 
+NOT_JUDGED = "the server does not tell the ids it generated, or how close the two best tokens were"
 CHECKS = "staircase (every length over two blocks), and greedy first token"
 NUM_THINNED = 32  # lengths a block, when it is larger
+NUM_BLOCKS = 125  # of a prompt of whole blocks, on a server
+MOST_TOKENS = 8_192  # of it: prompts of more take a small server minutes
 
 
 @dataclass(frozen=True)
@@ -73,12 +83,14 @@ class Arm:
     prompts: tuple[TokenIds, ...]  # each sent twice
     stairs: tuple[TokenIds, ...] = ()  # beginnings of the prompt that follows
     stairs_prompt: TokenIds = ()
-    has_drafter: bool = False
+
+    @property
+    def has_drafter(self) -> bool:
+        return self.cache.has_drafter
 
     def hits(self, prompt_tokens: int) -> Prediction:
         """What a repeat of so many tokens finds."""
-        law = theory.drafter_hits if self.has_drafter else theory.repeat
-        return Prediction(*theory.predict(law, prompt_tokens, self.cache.unit))
+        return self.cache.laws.predict(theory.repeat, prompt_tokens)
 
     @property
     def num_requests(self) -> int:
@@ -92,27 +104,34 @@ class Arm:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """Tokens found, by prompt length."""
+    """Tokens found, by prompt length; no entry where a server does not tell."""
 
     arm: Arm
     repeats: dict[int, int]
     stairs: dict[int, int]
     measurements: tuple[Measurement, ...]
+    findings: tuple[str, ...] = ()  # of a server: doubts, and why an output is not judged
 
     @property
     def computed_again(self) -> tuple[int, int] | None:
         """Fewest and most tokens that a beginning longer than a block computed again; None without a staircase."""
-        computed = [length - hits for length, hits in self.stairs.items() if length > self.arm.cache.unit]
+        front = self.arm.cache.num_front
+        computed = [length + front - hits for length, hits in self.stairs.items() if length + front > self.arm.cache.unit]
         return (min(computed), max(computed)) if computed else None
 
 
 def run(session: LabSession, config: Config) -> LabReport:
     """Send every prompt twice to every cache, then the staircase."""
     target = session.open_target(num_gpu_blocks=2)
-    info = target.info
+    vocab_size, limit = target.info.vocab_size, target.info.max_model_len
     target.close()
     full = config.full or session.open_target.kind == "sim"
-    arms, canary_ids = _arms(config, info.vocab_size, info.max_model_len, full)
+    findings: list[str] = []
+    if (served := session.open_target.served) is not None:
+        config, findings = fit_sizes(session, config, {"prompt_tokens": _fitting_lengths(config, served, limit)})
+        arms, canary_ids = _served_arms(config, served_cache(served), vocab_size, limit)
+    else:
+        arms, canary_ids = _arms(config, vocab_size, limit, full)
     session.expect(sum(arm.num_requests for arm in arms))
     results, cold = [], True
     for arm in arms:
@@ -127,7 +146,7 @@ def run(session: LabSession, config: Config) -> LabReport:
     return LabReport(
         tuple(one for result in results for one in result.measurements),
         "cold" if cold else "uncontrolled",
-        tuple(_finding(result) for result in results),
+        (*findings, *(_finding(result) for result in results), *(line for result in results for line in result.findings)),
         _conclusion(results),
         {
             "workload": workload_digest([arm.prompts for arm in arms]),
@@ -135,6 +154,38 @@ def run(session: LabSession, config: Config) -> LabReport:
         },
         (_chart(results),),
     )
+
+
+def _fitting_lengths(config: Config, served: ServedCache, limit: int) -> tuple[int, ...]:
+    """Prompt lengths that show a server's rule: the lab's own where one is of whole blocks, else those around 125 of them."""
+    unit, front = served.unit_size, served.num_front
+    if any((length + front) % unit == 0 for length in config.prompt_tokens) and max(config.prompt_tokens) < limit:
+        return config.prompt_tokens
+    num_blocks = max(1, min(NUM_BLOCKS, (limit + front - 2) // unit, max(2, MOST_TOKENS // unit)))
+    whole = num_blocks * unit - front  # what the server puts in front is part of the first block
+    return tuple(length for length in (whole - 1, whole, whole + 1) if 2 <= length < limit) or (max(2, limit - 1),)
+
+
+def _served_arms(config: Config, cache: Cache, vocab_size: int, limit: int) -> tuple[list[Arm], TokenIds]:
+    """What a server's cache is asked. Raises ConfigError for a typed length that cannot fit."""
+    _check_longest({"prompt_tokens": max(config.prompt_tokens)}, config, limit)
+    stairs_tokens = 2 * cache.unit + 1
+    count, longest = len(config.prompt_tokens), max(*config.prompt_tokens, stairs_tokens)
+    workload = SharedPrefixWorkload.from_token_ids(vocab_size, config.seed, longest, 1, 1, num_unrelated=count + 1)
+    stairs_ids, *own = workload.unrelated_ids
+    prompts = tuple(ids[:length] for ids, length in zip(own, config.prompt_tokens))
+    if stairs_tokens >= limit:  # two blocks do not fit into its longest prompt
+        return [Arm(cache, prompts)], workload.canary_ids
+    stairs = tuple(stairs_ids[:length] for length in _stair_lengths(cache.unit))
+    return [Arm(cache, prompts, stairs, stairs_ids[:stairs_tokens])], workload.canary_ids
+
+
+def _check_longest(longest: dict[str, int], config: Config, max_model_len: int) -> None:
+    """Every prompt, by the field that asks for it, must fit the model. Raises ConfigError."""
+    for name, num_tokens in longest.items():
+        if num_tokens >= max_model_len:  # a token is generated
+            accepted = f"at most so many that prompts stay below {max_model_len} tokens, which this model allows"
+            raise ConfigError(name, getattr(config, name), accepted)
 
 
 def _arms(config: Config, vocab_size: int, max_model_len: int, full: bool) -> tuple[list[Arm], TokenIds]:
@@ -148,10 +199,7 @@ def _arms(config: Config, vocab_size: int, max_model_len: int, full: bool) -> tu
         "block_size": 2 * unit + 1,
         "large_block_size": max(large_lengths, default=0),
     }
-    for name, num_tokens in longest.items():
-        if num_tokens >= max_model_len:  # a token is generated
-            accepted = f"at most so many that prompts stay below {max_model_len} tokens, which this model allows"
-            raise ConfigError(name, getattr(config, name), accepted)
+    _check_longest(longest, config, max_model_len)
     count = max(map(len, (config.prompt_tokens, other_lengths, large_lengths)))
     workload = SharedPrefixWorkload.from_token_ids(vocab_size, config.seed, max(longest.values()), 1, 1, num_unrelated=count + 1)
     stairs_ids, *own = workload.unrelated_ids
@@ -162,10 +210,11 @@ def _arms(config: Config, vocab_size: int, max_model_len: int, full: bool) -> tu
     stairs_prompt = stairs_ids[: 2 * unit + 1]
     stairs = tuple(stairs_prompt[:length] for length in _stair_lengths(unit))
     plain, *others = caches(unit, config.page_sizes)
-    drafter = replace(plain, title=f"{plain.title}, with a drafter", engine_fields={**plain.engine_fields, "use_eagle": True})
+    fields = {**plain.engine_fields, "use_eagle": True}
+    drafter = replace(plain, title=f"{plain.title}, with a drafter", engine_fields=fields, has_drafter=True)
     arms = [
         Arm(plain, prompts(config.prompt_tokens), stairs, stairs_prompt),
-        Arm(drafter, prompts(other_lengths), stairs, stairs_prompt, has_drafter=True),
+        Arm(drafter, prompts(other_lengths), stairs, stairs_prompt),
         *(Arm(cache, prompts(other_lengths), stairs, stairs_prompt) for cache in others),
     ]
     if large_lengths:
@@ -180,51 +229,68 @@ def _stair_lengths(unit: int) -> list[int]:
 
 
 def _run_arm(session: LabSession, target: Target, arm: Arm, canary_ids: TokenIds) -> ArmResult:
-    title, measurements, num_other = arm.cache.title, [], 0
+    title, measurements, others = arm.cache.title, [], []
     repeats: dict[int, int] = {}
+    doubts: list[Doubt] = []
 
     def record(*found: Measurement) -> None:
         session.record(*found)
         measurements.extend(found)
 
     for prompt in arm.prompts:
+        row = f"repeat of {len(prompt):,} tokens"
         cold = send_counted(session, target, prompt, f"{title}: {len(prompt):,} tokens, cold", logprob_gaps=True)
         warm = send_counted(session, target, prompt, f"{title}: {len(prompt):,} tokens, warm")
-        repeats[len(prompt)] = warm.num_cached_tokens
-        record(*_repeat_measurements(arm, prompt, warm, target))
-        num_other += _other_token(session, target, arm, prompt, canary_ids, cold, warm)
+        if warm.num_cached_tokens is not None:
+            repeats[len(prompt)] = warm.num_cached_tokens
+            record(*_repeat_measurements(arm, prompt, row, warm, target))
+        doubts += disagreements(f"{title}: {row}", (cold, warm))
+        others.append(_other_token(session, target, arm, prompt, canary_ids, cold, warm))
     stairs: dict[int, int] = {}
     if arm.stairs:
         target.complete(arm.stairs_prompt)
-        for prompt in arm.stairs:
-            stairs[len(prompt)] = send_counted(session, target, prompt, f"{title}: staircase").num_cached_tokens
-        record(*_stairs_measurements(arm, stairs))
-    law = output_law(session.open_target.kind)
-    note = "other_token: prompts whose first output token is not the same cold and warm, near ties apart"
-    if law is None:
-        note += "; simulated tokens do not depend on K/V, so it cannot fail here"
-    record(Measurement("other_token", "prompts", (num_other,), CHECKS, title, law, note=note))
-    return ArmResult(arm, repeats, stairs, tuple(measurements))
+        steps = [send_counted(session, target, prompt, f"{title}: staircase") for prompt in arm.stairs]
+        found = {len(prompt): step.num_cached_tokens for prompt, step in zip(arm.stairs, steps)}
+        stairs = {length: hits for length, hits in found.items() if hits is not None}
+        record(*(_stairs_measurements(arm, stairs) if stairs else ()))
+        doubts += disagreements(f"{title}: staircase", steps)
+    findings = tell_doubts(doubts)
+    judged = [other for other in others if other is not None]
+    if len(judged) < len(others):
+        findings.append(f"{title}: {len(others) - len(judged)} of {len(others)} first tokens are not judged: {NOT_JUDGED}")
+    if judged:
+        law = output_law(session.open_target.kind)
+        note = "other_token: prompts whose first output token is not the same cold and warm, near ties apart"
+        if law is None:
+            note += "; simulated tokens do not depend on K/V, so it cannot fail here"
+        record(Measurement("other_token", "prompts", (sum(judged),), CHECKS, title, law, note=note))
+    return ArmResult(arm, repeats, stairs, tuple(measurements), tuple(findings))
 
 
-def _repeat_measurements(arm: Arm, prompt: TokenIds, warm: Completion, target: Target) -> list[Measurement]:
-    unit, law, row = arm.cache.unit, arm.hits(len(prompt)), f"repeat of {len(prompt):,} tokens"
+def _repeat_measurements(arm: Arm, prompt: TokenIds, row: str, warm: Completion, target: Target) -> list[Measurement]:
+    unit, law = arm.cache.unit, arm.hits(len(prompt))
     in_blocks = Prediction(theory.full_blocks(int(law.value), unit), f"{law.law}, in blocks of {unit}")
     found = [
         Measurement("hits", "tokens", (warm.num_cached_tokens,), arm.cache.title, row, law, key=True),
         Measurement("blocks", "blocks", (warm.num_cached_tokens // unit,), arm.cache.title, row, in_blocks),
     ]
-    if arm.cache.is_hash:
+    names = target.block_hashes(prompt)
+    found += counted_beside(arm.cache.title, row, (warm,), law)
+    if arm.cache.is_hash and names:
         full = Prediction(*theory.predict(theory.full_blocks, len(prompt), unit))
-        found.append(Measurement("full_blocks", "blocks", (len(target.block_hashes(prompt)),), arm.cache.title, row, full))
+        found.append(Measurement("full_blocks", "blocks", (len(names),), arm.cache.title, row, full))
     return found
 
 
 def _other_token(
     session: LabSession, target: Target, arm: Arm, prompt: TokenIds, canary_ids: TokenIds, cold: Completion, warm: Completion
-) -> int:
-    """1 when the warm output begins with another token than the cold one, near ties apart; else 0."""
+) -> int | None:
+    """1 when the warm output begins with another token than the cold one, near ties apart; else 0; None: not to be judged."""
+    if not cold.output_token_ids or not warm.output_token_ids:
+        return None
     check = check_outputs(cold, cold, warm)
+    if session.open_target.served is not None:
+        return judge_on_server(check)[0]
     proof = None
     if not check.equal and target.info.dtype != "float32":
         session.expect(3)
@@ -251,10 +317,10 @@ def _finding(result: ArmResult) -> str:
     """The repeats of whole blocks, and what the staircase says about the rule."""
     arm, unit, parts = result.arm, result.arm.cache.unit, []
     for length, hits in result.repeats.items():
-        if unit > 1 and length % unit == 0:
+        if unit > 1 and (length + arm.cache.num_front) % unit == 0:
             due = int(arm.hits(length).value)
             verdict = "expected, not a fault" if hits == due else f"NOT as predicted, {due // unit:,} block(s)"
-            parts.append(f"{_in_blocks(length, hits, unit)}: {verdict}; {_one_more(result, length + 1)}")
+            parts.append(f"{_in_blocks(length, hits, arm.cache)}: {verdict}; {_one_more(result, length + 1)}")
     if unit == 1:
         parts.append(_of_one_token(result))
     if result.computed_again is not None:
@@ -285,16 +351,17 @@ def _rule(arm: Arm, fewest: int, most: int) -> str:
     return f"prompts longer than a {what} compute {span} of their tokens again: {reading}"
 
 
-def _in_blocks(length: int, hits: int, unit: int) -> str:
+def _in_blocks(length: int, hits: int, cache: Cache) -> str:
+    unit, length = cache.unit, length + cache.num_front
     return f"{length:,} tokens find {hits // unit:,} of their {length // unit:,} full block(s), {hits / length:.1%} of the tokens"
 
 
 def _one_more(result: ArmResult, length: int) -> str:
     """What one token more shows: measured if it was sent."""
-    unit = result.arm.cache.unit
+    cache = result.arm.cache
     if length in result.repeats:
-        return _in_blocks(length, result.repeats[length], unit)
-    return f"by the law {_in_blocks(length, int(result.arm.hits(length).value), unit)}"
+        return _in_blocks(length, result.repeats[length], cache)
+    return f"by the law {_in_blocks(length, int(result.arm.hits(length).value), cache)}"
 
 
 def _chart(results: Sequence[ArmResult]) -> Chart:
@@ -327,4 +394,6 @@ LAB = Lab(
     quick=Config(prompt_tokens=(63, 64, 65, 80), short_prompt_tokens=(63, 64, 65), large_block_size=64),
     full=Config(full=True),
     run=run,
+    targets=("engine", "sim", "server"),
+    in_process_fields=("short_prompt_tokens", "block_size", "page_sizes", "large_block_size", "full"),
 )

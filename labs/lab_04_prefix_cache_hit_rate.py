@@ -25,27 +25,39 @@ front.
 On a real model the hash cache runs its series at full length and the radix caches their main ones; the rest is shorter,
 to spare time. `--full`, and the simulated target, run everything at full length.
 
+On a server its one cache is asked, as it is, with random token ids, and every prediction is made for its own block or page:
+one token less beside a drafter's block, one more where the server puts a BOS in front. What replies report (`total`) and what
+the server's counters say (`counted`) are two witnesses, each judged; the clock, with its control, is a third. Where the block
+does not divide the prompt, the repeat of 125 whole blocks (as many as fit) is asked beside it.
+
 Sources: vLLM 0.32.0, v1/core/kv_cache_manager.py; SGLang 0.5.23, srt/mem_cache/radix_cache.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 from engine.config import DEFAULT_POOL_TOKENS
 from engine.errors import ConfigError
+from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of, times_of
 from labs.diagnose.diagnosis import SentRequest, compare
 from labs.field_check import check_numbers
 from labs.measure import Spread, ratio_of_medians, sim_times_note
 from labs.outcome import outcome_line
-from labs.output_check import compare_cold_and_warm, num_unexplained, output_law
+from labs.output_check import compare_cold_and_warm, compare_on_server, judge_on_server, num_unexplained, output_law
 from labs.protocol import Lab, LabReport, LabSession, Measurement
 from labs.scenarios.prefix_series import PrefixSeries
 from labs.series import Series, SeriesResult, prove_cold, run_series
+from labs.served_sizes import fit_sizes
 from labs.targets.base import Target
+from labs.timing_witness import TimingWitness
+from labs.witnesses import are_witnessed, tell_doubts
 from labs.workload import SharedPrefixWorkload, TokenIds
+
+NUM_REPEATED = 125  # whole blocks of the repeat that shows the last-token rule
+MOST_REPEATED = 8_192  # tokens of it: prompts of more take a small server minutes
 
 
 @dataclass(frozen=True)
@@ -86,14 +98,24 @@ class Phase:
 class CachePlan:
     """What one cache is asked, in order, with all predictions made; nothing has been sent yet."""
 
-    title: str
-    unit: int
-    engine_fields: dict[str, Any]
+    cache: Cache
     phases: tuple[Phase, ...]
 
     @property
+    def title(self) -> str:
+        return self.cache.title
+
+    @property
+    def unit(self) -> int:
+        return self.cache.unit
+
+    @property
+    def series(self) -> list[Series]:
+        return [series for phase in self.phases for series in phase.series]
+
+    @property
     def num_requests(self) -> int:
-        return sum(len(series.requests) for phase in self.phases for series in phase.series)
+        return sum(len(series.requests) for series in self.series)
 
     @property
     def num_pool_blocks(self) -> int:
@@ -107,25 +129,40 @@ class CachePlan:
         return -(-max(tokens + canary, DEFAULT_POOL_TOKENS) // self.unit) + 1
 
 
+@dataclass(frozen=True)
+class Workloads:
+    """The prompts of all series; the same object where one serves several purposes."""
+
+    long: SharedPrefixWorkload
+    short: SharedPrefixWorkload
+    aligned: SharedPrefixWorkload | None  # its shared part is whole blocks; None where the long one's is, and in process
+    findings: tuple[str, ...] = ()  # how sizes were fitted to a server
+
+    @property
+    def digests(self) -> dict[str, str]:
+        made = {"long": self.long, "short": self.short, "aligned": self.aligned}
+        return {name: workload.digest for name, workload in made.items() if workload is not None}
+
+
 def run(session: LabSession, config: Config) -> LabReport:
     """Ask every cache everything; see the module's text."""
     full = config.full or session.open_target.kind == "sim"
-    long, short = _workloads(session, config, full)
-    plans = _plans(config, long, short, full)
+    config, workloads = _workloads(session, config, full)
+    plans = _plans(session, config, workloads, full)
     session.expect(sum(plan.num_requests + 3 for plan in plans))
     measurements: list[Measurement] = []
-    findings: list[str] = []
-    details: dict[str, Any] = {"workloads": {"long": long.digest, "short": short.digest}, "requests": {}}
+    findings: list[str] = [*workloads.findings]
+    details: dict[str, Any] = {"workloads": workloads.digests, "requests": {}}
     cold = True
     for plan in plans:
         num_blocks = plan.num_pool_blocks
         if config.pool_tokens is not None:
             num_blocks = max(2, -(-config.pool_tokens // plan.unit) + 1)  # one of them the null block
-        target = session.open_target(**plan.engine_fields, num_gpu_blocks=num_blocks)
+        target = session.open_target(**plan.cache.engine_fields, num_gpu_blocks=num_blocks)
         try:
             results, started_cold = _run_plan(session, target, plan)
-            output, finding, compared_cold = _compare_outputs(session, target, plan, short, config.output_tokens)
-            findings += [*_findings(target, plan, results), finding]
+            output, finding, compared_cold = _compare_outputs(session, target, plan, workloads.short, config.output_tokens)
+            findings += [*_findings(target, plan, results), *finding]
             if num_blocks < plan.num_pool_blocks:
                 findings.append(
                     f"{plan.title}: the pool holds {num_blocks - 1:,} blocks; {plan.num_pool_blocks - 1:,} keep everything. "
@@ -134,7 +171,7 @@ def run(session: LabSession, config: Config) -> LabReport:
         finally:
             target.close()
         cold = cold and started_cold and compared_cold
-        measurements += [one for result in results.values() for one in result.measurements] + [output]
+        measurements += [one for result in results.values() for one in result.measurements] + output
         details["requests"][plan.title] = {row: result.by_request() for row, result in results.items()}
     if note := sim_times_note(session.open_target.kind):
         findings.append(note)
@@ -143,12 +180,17 @@ def run(session: LabSession, config: Config) -> LabReport:
     return LabReport(tuple(measurements), state, tuple(findings), conclusion, details, charts)
 
 
-def _workloads(session: LabSession, config: Config, full: bool) -> tuple[SharedPrefixWorkload, SharedPrefixWorkload]:
-    """The long and the short prompts: real text where the model has a chat template, else random ids."""
+def _workloads(session: LabSession, config: Config, full: bool) -> tuple[Config, Workloads]:
+    """The long and the short prompts: real text where the model has a chat template, else random ids; sizes fitted first."""
     target = session.open_target(num_gpu_blocks=2)
-    tokenizer, vocab_size, max_model_len = target.tokenizer(), target.info.vocab_size, target.info.max_model_len
+    tokenizer, vocab_size, limit = target.tokenizer(), target.info.vocab_size, target.info.max_model_len
     target.close()
-    _check_lengths(config, full, max_model_len)
+    served, findings, num_aligned = session.open_target.served, [], 0
+    if served is not None:
+        config, findings = fit_sizes(session, config, _fitting_sizes(config, full, limit, served.unit_size))
+        num_aligned, finding = _aligned_tokens(config, limit, served.unit_size)
+        findings += finding
+    _check_lengths(config, full, limit)
     counts = {
         "num_requests": max(config.num_requests, config.num_failing),
         "num_unrelated": config.num_controls,
@@ -167,7 +209,36 @@ def _workloads(session: LabSession, config: Config, full: bool) -> tuple[SharedP
             raise ConfigError(names.get(error.field, error.field), error.value, error.accepted) from error
 
     long = make("shared_tokens", "user_tokens")
-    return long, long if full else make("short_shared_tokens", "short_user_tokens")
+    short = long if full else make("short_shared_tokens", "short_user_tokens")
+    aligned = SharedPrefixWorkload.from_token_ids(vocab_size, config.seed, num_aligned, 1, 1) if num_aligned else None
+    return config, Workloads(long, short, aligned, tuple(findings))
+
+
+def _fitting_sizes(config: Config, full: bool, limit: int, unit: int) -> Mapping[str, int]:
+    """Sizes that fit a server: two blocks are shared where they can be, and every prompt ends below its limit."""
+    spare = max(config.max_shift if full else 1, config.output_tokens) + 2  # behind or in front of a prompt
+    user = min(config.user_tokens, max(2, limit // 8))
+    shared = max(2, min(max(config.shared_tokens, 2 * unit), limit - user - spare))
+    short_user = min(config.short_user_tokens, max(2, limit // 8))
+    shift = min(config.max_shift, max(1, limit // 4))
+    short_shared = max(2, min(config.short_shared_tokens, limit - short_user - max(shift, config.output_tokens) - 2))
+    return {
+        "user_tokens": user, "shared_tokens": shared, "short_user_tokens": short_user,
+        "short_shared_tokens": short_shared, "max_shift": shift,
+    }  # fmt: skip
+
+
+def _aligned_tokens(config: Config, limit: int, unit: int) -> tuple[int, list[str]]:
+    """Tokens of the repeat of whole blocks, 0 where the shared prompt is one already; a finding when it is not 125 blocks."""
+    num_units = min(NUM_REPEATED, (limit - 1) // unit, max(2, MOST_REPEATED // unit))
+    if config.shared_tokens % unit == 0 or num_units < 2:
+        return 0, []
+    if num_units == NUM_REPEATED:
+        return num_units * unit, []
+    return num_units * unit, [
+        f"the repeat of whole blocks has {num_units} of them, {num_units * unit:,} tokens, not {NUM_REPEATED}: the longest prompt "
+        f"here is {limit - 1:,} tokens, and the lab sends none of more than {max(2 * unit, MOST_REPEATED):,}"
+    ]
 
 
 def _check_lengths(config: Config, full: bool, max_model_len: int) -> None:
@@ -181,37 +252,26 @@ def _check_lengths(config: Config, full: bool, max_model_len: int) -> None:
         raise ConfigError("pool_tokens", config.pool_tokens, f"at least {longest}: one request must fit")
 
 
-def _plans(config: Config, long: SharedPrefixWorkload, short: SharedPrefixWorkload, full: bool) -> list[CachePlan]:
-    plans = [
-        CachePlan(
-            f"hash cache, block {config.block_size}",
-            config.block_size,
-            {"prefix_cache": "hash", "block_size": config.block_size},
-            _phases(config, config.block_size, long, long, short, config.num_controls),
-        )
-    ]
-    for page_size in config.page_sizes:
-        plans.append(
-            CachePlan(
-                f"radix cache, page {page_size}",
-                page_size,
-                {"prefix_cache": "radix", "page_size": page_size},
-                _phases(config, page_size, long, short, short, config.num_controls if full else 1),
-            )
-        )
-    return plans
+def _plans(session: LabSession, config: Config, workloads: Workloads, full: bool) -> list[CachePlan]:
+    long, short = workloads.long, workloads.short
+    first, *others = caches(config.block_size, config.page_sizes, session.open_target.served)
+    plans = [CachePlan(first, _phases(config, first, long, long, short, config.num_controls, workloads.aligned))]
+    num_controls = config.num_controls if full else 1
+    return plans + [CachePlan(cache, _phases(config, cache, long, short, short, num_controls)) for cache in others]
 
 
 def _phases(
     config: Config,
-    unit: int,
+    cache: Cache,
     long: SharedPrefixWorkload,
     failing: SharedPrefixWorkload,
     sweep: SharedPrefixWorkload,
     num_controls: int,
+    aligned: SharedPrefixWorkload | None = None,
 ) -> tuple[Phase, ...]:
     """Which workload serves what: `long` the main series, `failing` salts and markers, `sweep` the shifts."""
-    main, broken, count = PrefixSeries(long, unit, config.seed), PrefixSeries(failing, unit, config.seed), config.num_failing
+    laws, seed, count = cache.laws, config.seed, config.num_failing
+    main, broken = PrefixSeries(long, laws, seed), PrefixSeries(failing, laws, seed)
     shared = (main.shared(config.num_requests), main.unrelated(num_controls, long.prompts[: config.num_requests]))
     failures = (
         broken.fresh_salts(count),
@@ -226,8 +286,11 @@ def _phases(
         start = (Phase(shared + failures, long.canary_ids),)
     else:
         start = (Phase(shared, long.canary_ids), Phase(failures, failing.canary_ids, prime=failing.prompts[0]))
-    shifted = PrefixSeries(sweep, unit, config.seed).shifted(config.max_shift)
-    return (*start, Phase((main.repeated(),), long.canary_ids), Phase((shifted,), sweep.canary_ids, prime=sweep.prompts[0]))
+    repeats = [Phase((main.repeated(),), long.canary_ids)]
+    if aligned is not None:
+        repeats.append(Phase((PrefixSeries(aligned, laws, seed).repeated(),), aligned.canary_ids))
+    shifted = PrefixSeries(sweep, laws, seed).shifted(config.max_shift)
+    return (*start, *repeats, Phase((shifted,), sweep.canary_ids, prime=sweep.prompts[0]))
 
 
 def _run_plan(session: LabSession, target: Target, plan: CachePlan) -> tuple[dict[str, SeriesResult], bool]:
@@ -245,30 +308,40 @@ def _run_plan(session: LabSession, target: Target, plan: CachePlan) -> tuple[dic
 
 def _compare_outputs(
     session: LabSession, target: Target, plan: CachePlan, workload: SharedPrefixWorkload, num_tokens: int
-) -> tuple[Measurement, str, bool]:
-    """Greedy output cold, cold again (the control) and warm: its measurement, a finding, and whether cold was proven."""
-    check, cold = compare_cold_and_warm(session, target, plan.title, workload.prompts[0], workload.canary_ids, num_tokens)
-    proof, text = None, check.text
-    if not check.equal and target.info.dtype != "float32":
-        session.expect(3)
-        exact = session.open_target(**plan.engine_fields, dtype="float32")
-        try:
-            title = f"{plan.title}, float32"
-            proof, _ = compare_cold_and_warm(session, exact, title, workload.prompts[0], workload.canary_ids, num_tokens)
-        finally:
-            exact.close()
-        text += f"; in float32: {proof.text}"
-    unexplained = num_unexplained(check, target.info.dtype, proof)
-    if not check.equal:
-        text += ". A near tie, decided by rounding" if not unexplained else ". NOT a near tie: wrong K/V"
+) -> tuple[list[Measurement], list[str], bool]:
+    """Greedy output cold, cold again (the control) and warm: its measurement, findings, and whether cold was proven."""
     row = f"greedy output, {num_tokens} tokens, cold = warm"
-    law, note = output_law(session.open_target.kind), "counts outputs that differ beyond a near tie"
-    if law is None:
-        note += "; simulated tokens do not depend on K/V, so it cannot fail here"
-        text += ". Simulated tokens do not depend on K/V: it shows nothing"
+    prompt, canary_ids = workload.prompts[0], workload.canary_ids
+    note = "counts outputs that differ beyond a near tie"
+    law = output_law(session.open_target.kind)
+    if session.open_target.served is not None:
+        answer, cold = compare_on_server(session, target, plan.title, prompt, canary_ids, num_tokens)
+        if answer is None:
+            return [], [f"{plan.title}: greedy output is not compared: this server does not tell the ids it generated"], cold
+        unexplained, why = judge_on_server(answer)
+        text = answer.text + why
+        if unexplained is None:
+            return [], [f"{plan.title}: {text}"], cold
+    else:
+        check, cold = compare_cold_and_warm(session, target, plan.title, prompt, canary_ids, num_tokens)
+        proof, text = None, check.text
+        if not check.equal and target.info.dtype != "float32":
+            session.expect(3)
+            exact = session.open_target(**plan.cache.engine_fields, dtype="float32")
+            try:
+                proof, _ = compare_cold_and_warm(session, exact, f"{plan.title}, float32", prompt, canary_ids, num_tokens)
+            finally:
+                exact.close()
+            text += f"; in float32: {proof.text}"
+        unexplained = num_unexplained(check, target.info.dtype, proof)
+        if not check.equal:
+            text += ". A near tie, decided by rounding" if not unexplained else ". NOT a near tie: wrong K/V"
+        if law is None:
+            note += "; simulated tokens do not depend on K/V, so it cannot fail here"
+            text += ". Simulated tokens do not depend on K/V: it shows nothing"
     measurement = Measurement("total", "tokens", (unexplained,), plan.title, row, law, note=note)
     session.record(measurement)
-    return measurement, f"{plan.title}: {text}", cold
+    return [measurement], [f"{plan.title}: {text}"], cold
 
 
 def _findings(target: Target, plan: CachePlan, results: dict[str, SeriesResult]) -> list[str]:
@@ -281,12 +354,26 @@ def _findings(target: Target, plan: CachePlan, results: dict[str, SeriesResult])
         f"{Spread.of(control.ttfts_s).median * 1e3:,.1f} ms for an unrelated prompt of that length, sent when all was warmed "
         f"up: reuse alone is {ratio.value:.1f} times as fast"
     ]
+    if are_witnessed(shared.completions):
+        found = [completion.num_cached_tokens for completion in shared.completions[1:]]
+        witness = TimingWitness.of(None if None in found else sum(found), shared.ttfts_s[1:], control.ttfts_s)
+        findings.append(f"{plan.title}: {witness.text}")
+        if found and not any(found) and shared.series.requests[-1].hits.value:
+            findings.append(
+                f"{plan.title}: NOTHING is reused, although prompts share what should be: caching is off, each request gets an "
+                "identity or a beginning of its own on the way, or what is found is not told; `labcli probe` with this address "
+                "tells which"
+            )
     for row in ("fresh salt per request", "unique token prepended"):
-        findings.append(f"{plan.title}: {row}: {_verdict(target, rows[row].series, plan.unit)}")
-    return findings
+        findings.append(f"{plan.title}: {row}: {_verdict(target, rows[row].series, plan.cache)}")
+    if any(one.num_cached_tokens for one in rows["fresh salt per request"].completions):
+        findings.append(
+            f"{plan.title}: NOT isolated: requests under salts of their own found tokens; this server ignores cache_salt"
+        )
+    return findings + tell_doubts(doubt for result in results.values() for doubt in result.doubts)
 
 
-def _verdict(target: Target, series: Series, unit: int) -> str:
+def _verdict(target: Target, series: Series, cache: Cache) -> str:
     """Why the second request of a series found nothing, from the two requests alone."""
     sent = [
         SentRequest(
@@ -297,42 +384,63 @@ def _verdict(target: Target, series: Series, unit: int) -> str:
         )
         for number, request in enumerate(series.requests[:2], start=1)
     ]
-    pair = compare(sent[0], sent[1], unit)
+    pair = compare(sent[0], sent[1], cache.unit, drafter=cache.has_drafter)
     readings = {
         "identity": f"a salt, not the text: {pair.lost_tokens:,} tokens would be reused if the identities were equal",
         "front": f"something in front: {pair.lost_tokens:,} equal tokens behind it are lost with their blocks",
-        "too short": f"what they share is shorter than one block of {unit}",
+        "too short": f"what they share is shorter than one block of {cache.unit}",
     }
     return f"{readings.get(pair.cause, pair.cause)}. {pair.evidence}"
 
 
-def _charts(plan: CachePlan, measurements: Sequence[Measurement]) -> tuple[Chart, Chart]:
+def _charts(plan: CachePlan, measurements: Sequence[Measurement]) -> tuple[Chart, ...]:
     """Of the first cache: the hit rate of each scenario, predicted and measured, and the times of misses, hits and the control."""
     found = {(one.row, one.name): one for one in measurements if one.group == plan.title}
-    rows = [row for row, name in found if name == "queries"]
     rates: dict[str, list[tuple[str, float]]] = {"predicted": [], "measured": []}
-    for row in rows:
-        total, queries = found[row, "total"], found[row, "queries"]
-        assert total.predicted is not None and queries.predicted is not None
-        rates["predicted"].append((row, 100 * total.predicted.value / queries.predicted.value))
-        rates["measured"].append((row, 100 * total.value / queries.value))
+    for series in plan.series:
+        hits = _found_hits(found, series.row)
+        if hits is not None:
+            rates["predicted"].append((series.row, 100 * series.total.value / series.queries.value))
+            rates["measured"].append((series.row, 100 * hits / _looked_up(found, series)))
     shared = plan.phases[0].series[0].row
-    control = [row for row, name in found if name == "ttft_control"]
-    samples = {"first request (cold)": found[shared, "ttft_cold"].samples, "later requests (warm)": found[shared, "ttft_warm"].samples}
-    samples["unrelated prompt (control)"] = found[control[0], "ttft_control"].samples
+    control = next((row for row, name in found if name == "ttft_control"), "")
+    labels = {
+        "first request (cold)": (shared, "ttft_cold"), "later requests (warm)": (shared, "ttft_warm"),
+        "unrelated prompt (control)": (control, "ttft_control"),
+    }  # fmt: skip
+    samples = {label: found[key].samples for label, key in labels.items() if key in found}
     return (
         bars_of(f"Hit rate by scenario, {plan.title}: one token in front costs every block", rates, unit="%"),
         times_of(f"Time to first token, {plan.title}", samples),
     )
 
 
+def _found_hits(found: Mapping[tuple[str, str], Measurement], row: str) -> int | None:
+    """Tokens a scenario found, by its requests' own account, else by the counters; None where neither speaks."""
+    one = found.get((row, "total")) or found.get((row, "counted"))
+    return None if one is None else int(one.value)
+
+
+def _looked_up(found: Mapping[tuple[str, str], Measurement], series: Series) -> int:
+    """Tokens looked up; where a server does not count them, those that were sent."""
+    one = found.get((series.row, "queries"))
+    return int(series.queries.value if one is None else one.value) or 1
+
+
 def _conclusion(plan: CachePlan, measurements: Sequence[Measurement]) -> str:
     """What happened and what to do about it, for the reader who skips the tables."""
-    found = {one.name: one for one in measurements if one.row == plan.phases[0].series[0].row and one.group == plan.title}
-    hits, looked_up, later = found["total"].value, found["queries"].value, found["later"]
+    found = {(one.row, one.name): one for one in measurements if one.group == plan.title}
+    shared = plan.phases[0].series[0]
+    hits, looked_up, later = _found_hits(found, shared.row), _looked_up(found, shared), found.get((shared.row, "later"))
+    seen = ""
+    if hits is not None and later is not None:
+        where = "With the" if plan.cache.engine_fields else "On"  # a server's title is a name
+        seen = (
+            f"{where} {plan.title}, {1 + len(later.samples)} requests took {hits:,} of {looked_up:,} tokens "
+            f"({hits / looked_up:.2%}) from the cache: the first pays, each later one reuses {later.value:,}. "
+        )
     return (
-        f"{outcome_line(measurements)} With the {plan.title}, {1 + len(later.samples)} requests took {hits:,} of "
-        f"{looked_up:,} tokens ({hits / looked_up:.2%}) from the cache: the first pays, each later one reuses {later.value:,}. "
+        f"{outcome_line(measurements)} {seen}"
         "A salt of its own for each request, or one token of its own in front, brings that to nothing: a match starts at token "
         "0, so what differs there costs everything behind it, and moving it by whole blocks does not help. What differs behind "
         "the shared part costs nothing. A prompt of whole blocks repeats with one block less, because its last token is always "
@@ -353,4 +461,6 @@ LAB = Lab(
     ),
     full=Config(full=True),
     run=run,
+    targets=("engine", "sim", "server"),
+    in_process_fields=("block_size", "page_sizes", "pool_tokens"),
 )

@@ -24,6 +24,10 @@ block.
 All prompts are random token ids. On a real model a series sends `real_requests` requests, and the remainders are asked of the
 hash cache alone, to spare time; `--full`, and the simulated target, do it all.
 
+On a server its one block or page is in force: its prefixes are asked, shorter than one unit where the lab can make them so,
+and the unit is fitted to what was found: by all remainders, or, where those would be too many requests, by one match of
+2·U − 1 tokens, which no other unit explains. Beside a drafter, which costs a unit of each match, nothing is fitted.
+
 Sources: vLLM 0.32.0, v1/core/kv_cache_manager.py and v1/core/kv_cache_utils.py; SGLang 0.5.23, srt/mem_cache/radix_cache.py;
 labs/theory.py.
 """
@@ -35,17 +39,23 @@ from typing import Sequence
 
 from engine.errors import ConfigError
 from labs import theory
-from labs.caches import Cache, caches, hash_cache, radix_cache
+from labs.cache_laws import CacheLaws
+from labs.caches import Cache, caches, hash_cache, radix_cache, served_cache
 from labs.chart import Chart, ChartSeries, bars_of
 from labs.field_check import check_numbers
+from labs.length_check import check_length
 from labs.measure import sim_times_note
 from labs.outcome import outcome_line
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.scenarios.match_sweep import MatchSweep, fitted_unit, run_match_sweep
 from labs.series import Series, SeriesRequest, prove_cold, run_series
+from labs.served_sizes import fit_sizes
+from labs.targets.base import ServedCache
+from labs.witnesses import Doubt, tell_doubts
 from labs.workload import SharedPrefixWorkload, TokenIds
 
 NUM_OWN = 16  # tokens a request has of its own, where only the shared part matters
+MOST_SWEPT = 64  # largest unit of a server whose remainders are all asked: each is a request
 
 
 @dataclass(frozen=True)
@@ -82,10 +92,14 @@ class Config:
 
 @dataclass(frozen=True)
 class SharedSeries:
-    """Requests that share their first tokens, sent to a cache whose hits are multiples of `unit`."""
+    """Requests that share their first tokens, sent to a cache that follows `laws`."""
 
     prompts: tuple[TokenIds, ...]
-    unit: int
+    laws: CacheLaws
+
+    @property
+    def unit(self) -> int:
+        return self.laws.unit
 
     @property
     def shared(self) -> int:
@@ -99,13 +113,15 @@ class SharedSeries:
     @property
     def series(self) -> Series:
         """With every request's prediction."""
-        count, sizes = len(self.prompts), (self.shared, self.length, self.unit)
-        first = Prediction(*theory.predict(theory.reuse, 0, self.length, self.unit))
-        later = Prediction(*theory.predict(theory.reuse, *sizes))
-        requests = tuple(SeriesRequest(prompt, later if number else first) for number, prompt in enumerate(self.prompts))
-        total = Prediction(*theory.predict(theory.shared_prefix_hits, count, *sizes))
-        queries = Prediction(*theory.predict(theory.queries, count, self.length))
-        return Series(f"{count} share {self.shared:,} of {self.length:,}", requests, total, queries)
+        count, sizes = len(self.prompts), (self.shared, self.length)
+        first = self.laws.predict(theory.reuse, 0, self.length)
+        later = self.laws.predict(theory.reuse, *sizes)
+        each = [first, *[later] * (count - 1)]
+        requests = tuple(SeriesRequest(prompt, law) for prompt, law in zip(self.prompts, each))
+        total = self.laws.total(each, theory.shared_prefix_hits, count, *sizes)
+        queries = self.laws.predict(theory.queries, count, self.length)
+        row = f"{count} share {self.shared:,} of {self.length:,}"
+        return Series(row, requests, total, queries, front_hits=self.laws.front_hits(self.length))
 
 
 @dataclass(frozen=True)
@@ -120,11 +136,14 @@ class SharedArm:
 
     @property
     def unit_name(self) -> str:
-        return "match unit" if self.is_fitted else "block" if self.cache.is_hash else "page"
+        own_unit = self.series[0].unit == self.cache.unit
+        return ("block" if self.cache.is_hash else "page") if own_unit else "match unit"
 
 
 def run(session: LabSession, config: Config) -> LabReport:
     """Shared prefixes on every cache, then the sweep over block sizes, then the configuration that cannot work."""
+    if (served := session.open_target.served) is not None:
+        return _run_on_server(session, config, served)
     target = session.open_target(num_gpu_blocks=2)
     vocab_size, max_model_len = target.info.vocab_size, target.info.max_model_len
     target.close()
@@ -138,9 +157,9 @@ def run(session: LabSession, config: Config) -> LabReport:
     findings: list[str] = []
     cold = True
     for arm in arms:
-        found, finding, started_cold = _run_shared(session, arm)
+        found, verdicts, started_cold = _run_shared(session, arm)
         measurements += found
-        findings.append(finding)
+        findings += verdicts
         cold = cold and started_cold
     for sweep in sweeps:
         found, started_cold = run_match_sweep(session, sweep, arms[0].series[0].prompts[0])
@@ -157,6 +176,72 @@ def run(session: LabSession, config: Config) -> LabReport:
         {"workload": workload.digest},
         (_bars(arms, measurements), _lines(sweeps, measurements)),
     )
+
+
+def _run_on_server(session: LabSession, config: Config, served: ServedCache) -> LabReport:
+    """Shared prefixes on the server's cache, and the unit that its hits tell."""
+    cache = served_cache(served)
+    target = session.open_target(num_gpu_blocks=2)
+    vocab_size, limit = target.info.vocab_size, target.info.max_model_len
+    target.close()
+    shared = max(1, min(config.shared_tokens, limit - 1 - NUM_OWN))
+    sizes = {"prompt_tokens": max(2, min(config.prompt_tokens, limit - 1)), "shared_tokens": shared}
+    config, findings = fit_sizes(session, config, sizes)
+    check_length(config, limit - 1, "on this server", prompt_tokens=config.prompt_tokens)
+    arm, workload = _served_arm(config, cache, vocab_size, limit)
+    can_sweep = cache.unit <= MOST_SWEPT and not cache.has_drafter and 4 * cache.unit < limit
+    sweeps = [MatchSweep.of(cache, vocab_size, config.seed)] if can_sweep else []
+    session.expect(sum(len(one.prompts) for one in (*arm.series, *sweeps)))
+    measurements, verdicts, cold = _run_shared(session, arm)
+    findings += verdicts
+    for sweep in sweeps:
+        found, started_cold = run_match_sweep(session, sweep, arm.series[0].prompts[0])
+        measurements += found
+        cold = cold and started_cold
+        told = {one.name: f"{one.value:g}" for one in found if one.name in ("mean_loss", "fitted_unit")}
+        if told:
+            loss, fitted = told["mean_loss"], told["fitted_unit"]
+            findings.append(f"{cache.title}: all remainders: mean loss {loss} tokens, hits in units of {fitted}")
+    if cache.unit >= limit + cache.num_front:
+        findings.append(
+            f"{cache.title}: no prompt of at most {limit - 1:,} tokens can fill a {arm.unit_name} of {cache.unit:,}, so nothing "
+            "can ever be reused"
+        )
+    if cache.has_drafter:
+        findings.append(
+            f"{cache.title}: a drafter costs one {arm.unit_name} of each match, so the unit is not fitted: lab 03 shows both"
+        )
+    charts = [_bars([arm], measurements)]
+    if any(one.name == "mean_loss" for one in measurements):
+        charts.append(_lines(sweeps, measurements))
+    state = "cold" if cold else "uncontrolled"
+    details = {"workload": workload.digest}
+    return LabReport(tuple(measurements), state, tuple(findings), _conclusion(measurements), details, tuple(charts))
+
+
+def _served_arm(config: Config, cache: Cache, vocab_size: int, limit: int) -> tuple[SharedArm, SharedPrefixWorkload]:
+    """The lab's prefix, one that is too short to hit and one that just hits, and a match that no other unit explains."""
+    unit, num_own, count = cache.unit, config.prompt_tokens - config.shared_tokens, config.num_requests
+    count = count if config.full else min(count, config.real_requests)
+    fewest = (1 + cache.laws.num_dropped) * unit  # tokens of a match that hits
+    others = [fewest - 1, fewest] if config.shared_tokens + cache.num_front >= fewest else [fewest]
+    if unit > MOST_SWEPT and not cache.has_drafter:
+        others.append(2 * unit - 1)
+    lengths = [(config.shared_tokens, num_own, count), *((match - cache.num_front, NUM_OWN, 2) for match in others)]
+    lengths = [(shared, own, number) for shared, own, number in lengths if 1 <= shared and shared + own < limit]
+    workload = SharedPrefixWorkload.from_token_ids(
+        vocab_size,
+        config.seed,
+        num_shared=max(shared for shared, _, _ in lengths),
+        num_tail=max(num_own, NUM_OWN),
+        num_requests=count,
+        num_unrelated=len(lengths),
+    )
+    series = [
+        SharedSeries(tuple(beginning[:shared] + tail[:own] for tail in workload.tail_ids[:number]), cache.laws)
+        for beginning, (shared, own, number) in zip(workload.unrelated_ids, lengths)
+    ]
+    return SharedArm(cache.title, cache, tuple(series), workload.canary_ids, is_fitted=unit > MOST_SWEPT), workload
 
 
 def _longest(config: Config, max_model_len: int) -> int:
@@ -198,7 +283,7 @@ def _arms(config: Config, workload: SharedPrefixWorkload, full: bool) -> list[Sh
 
     def shared(unit: int, num_shared: int, num_own: int, count: int) -> SharedSeries:
         beginning = next(beginnings)[:num_shared]
-        return SharedSeries(tuple(beginning + tail[:num_own] for tail in workload.tail_ids[:count]), unit)
+        return SharedSeries(tuple(beginning + tail[:num_own] for tail in workload.tail_ids[:count]), CacheLaws(unit))
 
     def arm(title: str, cache: Cache, series: list[SharedSeries], is_fitted: bool = False) -> SharedArm:
         canary_ids = workload.canary_ids * (1 + series[0].unit // len(workload.canary_ids))
@@ -217,8 +302,8 @@ def _arms(config: Config, workload: SharedPrefixWorkload, full: bool) -> list[Sh
     return [*arms, arm(f"{plain.title}, match unit {unit:,}", by_unit, series, is_fitted=True)]
 
 
-def _run_shared(session: LabSession, arm: SharedArm) -> tuple[list[Measurement], str, bool]:
-    """All series of a cache: measurements, a verdict on each, whether they started cold."""
+def _run_shared(session: LabSession, arm: SharedArm) -> tuple[list[Measurement], list[str], bool]:
+    """All series of a cache: measurements, findings with a verdict on each, whether they started cold."""
     series = [one.series for one in arm.series]
     tokens = sum(one.pool_tokens for one in series) + len(arm.canary_ids)
     blocks = arm.cache.blocks_for(tokens, sum(len(one.requests) for one in series))
@@ -226,44 +311,55 @@ def _run_shared(session: LabSession, arm: SharedArm) -> tuple[list[Measurement],
     measurements: list[Measurement] = []
     observed: list[tuple[int, int, int]] = []
     verdicts: list[str] = []
+    doubts: list[Doubt] = []
     try:
         cold = prove_cold(session, target, arm.canary_ids)
         for shared, one in zip(arm.series, series):
             result = run_series(session, target, one, arm.title)
             measurements += result.measurements
-            hits = [completion.num_cached_tokens or 0 for completion in result.completions[1:]]
-            observed += [(shared.shared, shared.length, found) for found in hits]
-            verdicts.append(_verdict(shared, arm.unit_name, hits))
+            doubts += result.doubts
+            found_by = [completion.num_cached_tokens for completion in result.completions[1:]]
+            hits = [found for found in found_by if found is not None]
+            front = arm.cache.num_front
+            observed += [(shared.shared + front, shared.length + front, found) for found in hits]
+            verdicts.append(_verdict(shared, arm.unit_name, hits) if hits else "the server does not tell what was reused")
     finally:
         target.close()
-    if arm.is_fitted:
+    own_unit = arm.series[0].unit == arm.cache.unit
+    if arm.is_fitted and observed:
         steps = "; ".join(f"{match:,} shared tokens find {hits:,}" for match, _, hits in dict.fromkeys(observed))
         fitted = fitted_unit(observed, arm.series[0].unit, arm.title, "all series")
         if fitted is None:
-            fit = "several units would explain that: set match_shared_tokens to lengths on both sides of a multiple"
+            advice = "" if own_unit else ": set match_shared_tokens to lengths on both sides of a multiple"
+            fit = f"several units would explain that{advice}"
         else:
             session.record(fitted)
             measurements.append(fitted)
             fit = f"hits come in units of {fitted.value:,}" if fitted.agrees else "NOT what the match unit would do"
-        verdicts.insert(0, f"blocks of {arm.cache.unit}, yet {steps}: {fit}")
-    return measurements, f"{arm.title}: {'; '.join(verdicts)}", cold
+        verdicts.insert(0, f"{steps}: {fit}" if own_unit else f"blocks of {arm.cache.unit}, yet {steps}: {fit}")
+    return measurements, [f"{arm.title}: {'; '.join(verdicts)}", *tell_doubts(doubts)], cold
 
 
 def _verdict(shared: SharedSeries, unit_name: str, hits: Sequence[int]) -> str:
     """What a unit does to a shared prefix, by the prompts' ids and the unit, if the later requests' hits say the same."""
-    prefix, unit = shared.shared, shared.unit
-    longer = theory.next_longer_match(prefix, unit)
-    reused = theory.reuse(prefix, shared.length, unit)
+    laws, prefix, unit = shared.laws, shared.shared, shared.unit
+    longer = theory.next_longer_match(prefix + laws.num_front, unit, laws.num_dropped) - laws.num_front
+    reused = int(laws.predict(theory.reuse, prefix, shared.length).value)
     deviating = next((found for found in hits if found != reused), None)
     if deviating is not None:
         due = f"{reused:,} are due with a {unit_name} of {unit:,}"
         return f"NOT as predicted: of {prefix:,} shared tokens {deviating:,} are reused, {due}"
     if not reused:
+        needed = f"one {unit_name} ({unit:,})"
+        if laws.has_drafter:
+            needed = f"two {unit_name}s of {unit:,}, of which the drafter gives up one"
         return (
-            f"shared prefix ({prefix:,}) is shorter than one {unit_name} ({unit:,}): nothing can be reused, although "
+            f"shared prefix ({prefix:,}) is shorter than {needed}: nothing can be reused, although "
             f"{len(hits)} later request(s) share it; the next prefix length that would hit is {longer:,}"
         )
-    return f"of {prefix:,} shared tokens {reused:,} are reused and {prefix - reused:,} lost to {unit_name}s of {unit:,}"
+    lost = prefix + laws.num_front - reused
+    also = " and to the drafter" if laws.has_drafter else ""
+    return f"of {prefix:,} shared tokens {reused:,} are reused and {lost:,} lost to {unit_name}s of {unit:,}{also}"
 
 
 def _check_oversized(session: LabSession, config: Config, vocab_size: int, max_model_len: int) -> tuple[Measurement, str]:
@@ -323,7 +419,9 @@ def _bars(arms: Sequence[SharedArm], measurements: Sequence[Measurement]) -> Cha
     bars: dict[str, list[tuple[str, float]]] = {"predicted": [], "measured": []}
     for arm in arms:
         for shared in arm.series:
-            one = rows[arm.title, shared.series.row]
+            one = rows.get((arm.title, shared.series.row))
+            if one is None:
+                continue  # a server that does not tell
             label = f"{arm.title}: share {shared.shared:,}"
             bars["predicted"].append((label, one.predicted.value))
             bars["measured"].append((label, one.value))
@@ -364,4 +462,9 @@ LAB = Lab(
     ),
     full=Config(full=True),
     run=run,
+    targets=("engine", "sim", "server"),
+    in_process_fields=(
+        "block_size", "large_block_size", "page_sizes", "match_unit", "match_shared_tokens", "num_match_requests", "block_sizes",
+        "oversized_block", "short_model_len",
+    ),
 )  # fmt: skip

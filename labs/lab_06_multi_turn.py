@@ -22,6 +22,9 @@ The last four are predicted from the ids alone: B·⌊m/B⌋ for the longest mat
 How to read it. `turn n` is what the n-th turn found. `lost` is, over all turns, what echoed ids would have found more. On a
 page of one token the columns are the matches themselves. This lab counts; it shows no times.
 
+On a server its one cache is asked, with ids: it has to take token ids and to tell those it generated. The first chats'
+prompt is four tokens short of its block, and `counted` is what the server's counters say of a whole chat.
+
 Sources: vLLM 0.32.0, v1/core/kv_cache_manager.py and v1/core/sched/scheduler.py; SGLang 0.5.23, srt/mem_cache/radix_cache.py;
 labs/theory.py; labs/scenarios/conversation.py.
 """
@@ -41,8 +44,12 @@ from labs.outcome import outcome_line
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.scenarios.conversation import Conversation, DatedSystem, EchoedIds, MergedIds, RetokenisedText, ThinkBlock
 from labs.series import prove_cold
-from labs.targets.base import Target
+from labs.served_sizes import fit_sizes
+from labs.targets.base import Completion, ServedCache, Target, TargetUnavailable
+from labs.witnesses import counted_beside, disagreements, tell_doubts
 from labs.workload import ChatTokenizer, SharedPrefixWorkload, TokenIds
+
+MOST_TOKENS = 16_384  # of a chat on a server: longer ones take a small server minutes
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,12 @@ class Turn:
     echoed: int  # hits, had the ids come back as they were
     law: Prediction
     parted_at: int | None  # the answer's first token (negative: of the prompt before it) that came back as another
-    hits: int
+    completion: Completion
+
+    @property
+    def hits(self) -> int | None:
+        """Tokens found; None where a server does not tell."""
+        return self.completion.num_cached_tokens
 
 
 @dataclass(frozen=True)
@@ -103,29 +115,35 @@ class Chat:
     turns: tuple[Turn, ...]
 
     @property
-    def lost(self) -> int:
-        """Tokens that echoed ids would have found and these did not."""
+    def lost(self) -> int | None:
+        """Tokens that echoed ids would have found and these did not; None where a server does not tell."""
+        if any(turn.hits is None for turn in self.turns):
+            return None
         return sum(turn.echoed - turn.hits for turn in self.turns)
 
 
 def run(session: LabSession, config: Config) -> LabReport:
     """Every chat on every cache, each cache from a cold start."""
     target = session.open_target(num_gpu_blocks=2)
-    tokenizer, vocab_size, max_model_len = target.tokenizer(), target.info.vocab_size, target.info.max_model_len
+    tokenizer, vocab_size, limit = target.tokenizer(), target.info.vocab_size, target.info.max_model_len
     target.close()
-    _check_lengths(config, max_model_len)
+    served, findings = session.open_target.served, []
+    if served is not None:
+        config, findings = fit_sizes(session, config, _fitting_sizes(config, served, limit))
+    _check_lengths(config, limit)
     chat_tokenizer = tokenizer if tokenizer is not None and tokenizer.has_chat_template else None
     workload = _workload(config, vocab_size)
-    tested = [(cache, _chat_plans(config, workload, chat_tokenizer)) for cache in caches(config.block_size, config.page_sizes)]
+    asked = caches(config.block_size, config.page_sizes, served)
+    tested = [(cache, _chat_plans(config, workload, chat_tokenizer)) for cache in asked]
     session.expect(sum(len(plan.outputs) for _, plans in tested for plan in plans))
     measurements: list[Measurement] = []
-    served: dict[str, list[Chat]] = {}
+    chats_of: dict[str, list[Chat]] = {}
     cold = True
     for cache, plans in tested:
         target = session.open_target(**cache.engine_fields, num_gpu_blocks=_num_blocks(config, cache, plans))
         try:
             cold = prove_cold(session, target, _canary(workload, chat_tokenizer)) and cold
-            found, served[cache.title] = _serve(session, target, cache, plans)
+            found, chats_of[cache.title] = _serve(session, target, cache, plans)
         finally:
             target.close()
         measurements += found
@@ -133,11 +151,24 @@ def run(session: LabSession, config: Config) -> LabReport:
     return LabReport(
         tuple(measurements),
         "cold" if cold else "uncontrolled",
-        tuple(_findings(served, len(config.output_tokens))),
+        (*findings, *_findings(chats_of, len(config.output_tokens))),
         _conclusion(measurements),
-        {"workload": workload.digest, "turns": {title: _details(chats) for title, chats in served.items()}},
-        (_chart(main, served[main.title]),),
+        {"workload": workload.digest, "turns": {title: _details(chats) for title, chats in chats_of.items()}},
+        (_chart(main, chats_of[main.title]),),
     )
+
+
+def _fitting_sizes(config: Config, served: ServedCache, limit: int) -> dict[str, int]:
+    """Sizes at which a server's block shows what the lab asks: four outputs do not fill the first prompt's block, five do."""
+    unit = served.unit_size
+    sizes = {}
+    if unit > 1:
+        num_computed = max(config.output_tokens) - 1  # all but the last output have K/V
+        fewest = (2 if served.has_drafter else 1) * unit  # tokens of a match that hits
+        sizes["prompt_tokens"] = max(1, fewest - num_computed - served.num_front % unit)
+    if 2 * unit > config.system_tokens and 2 * unit + config.most_tokens < min(limit, MOST_TOKENS):
+        sizes["system_tokens"] = 2 * unit
+    return sizes
 
 
 def _check_lengths(config: Config, max_model_len: int) -> None:
@@ -222,14 +253,16 @@ def _serve(
             prompt = plan.conversation.prompt()
             before = len(said) - num_outputs  # tokens of the prompt before this one
             offered = theory.offered_by_turn(before, num_outputs) if said else 0
-            prompt_only, echoed = (theory.reuse(match, len(prompt), cache.unit) for match in (before, offered))
+            # A first turn has nothing before it; what a server puts in front of every prompt is no reuse of a turn.
+            prompt_only, echoed = (int(cache.laws.predict(theory.reuse, match, len(prompt)).value) for match in (before, offered))
             common = theory.common_prefix(said, prompt)
             parted_at = common - before if common < len(said) else None
-            law = _law(plan, said, num_outputs, prompt, computed, cache.unit)
+            law = _law(plan, said, num_outputs, prompt, computed, cache)
             label = f"{cache.title}: {plan.name}, turn {number}"
             completion = send_counted(session, target, prompt, label, max_tokens=max_tokens)
-            turns.append(Turn(offered, prompt_only, echoed, law, parted_at, completion.num_cached_tokens))
+            turns.append(Turn(offered, prompt_only, echoed, law, parted_at, completion))
             if number < len(plan.outputs):
+                _check_ids(completion, max_tokens)
                 plan.conversation.hear(completion.output_token_ids)
             said, num_outputs = (*prompt, *completion.output_token_ids), max_tokens
             computed.append(said[:-1])
@@ -240,13 +273,22 @@ def _serve(
     return measurements, chats
 
 
+def _check_ids(completion: Completion, num_tokens: int) -> None:
+    """Raises TargetUnavailable for a server that keeps the ids of its answer to itself: they cannot come back as they were."""
+    if len(completion.output_token_ids) != num_tokens:
+        raise TargetUnavailable(
+            "the server does not tell the ids it generated, so they cannot be sent back; accepted: a server that takes "
+            "return_token_ids (vLLM from 0.10.2 on, SGLang 0.5.23, labcli serve)"
+        )
+
+
 def _law(
-    plan: ChatPlan, said: TokenIds, num_outputs: int, prompt: TokenIds, computed: Sequence[TokenIds], unit: int
+    plan: ChatPlan, said: TokenIds, num_outputs: int, prompt: TokenIds, computed: Sequence[TokenIds], cache: Cache
 ) -> Prediction:
     """Echoed ids need no look at the ids: the lengths tell. Others are compared with all that was computed."""
-    if plan.is_echo and said:
-        return Prediction(*theory.predict(theory.next_turn_hits, len(said) - num_outputs, num_outputs, unit))
-    return Prediction(*theory.predict(theory.reuse, theory.longest_match(prompt, computed), len(prompt), unit))
+    if plan.is_echo and said and not cache.has_drafter:
+        return cache.laws.predict(theory.next_turn_hits, len(said) - num_outputs, num_outputs)
+    return cache.laws.predict(theory.reuse, theory.longest_match(prompt, computed), len(prompt))
 
 
 def _measurements(cache: Cache, chat: Chat) -> list[Measurement]:
@@ -254,10 +296,13 @@ def _measurements(cache: Cache, chat: Chat) -> list[Measurement]:
     found = [
         Measurement(f"turn {number}", "tokens", (turn.hits,), cache.title, row, turn.law, key=number == 2)
         for number, turn in enumerate(chat.turns, start=1)
+        if turn.hits is not None
     ]
+    due = Prediction(sum(turn.law.value for turn in chat.turns), "the sum over the turns")
+    found += counted_beside(cache.title, row, [turn.completion for turn in chat.turns], due)
     predicted = sum(turn.echoed - int(turn.law.value) for turn in chat.turns)
     law = Prediction(predicted, "what echoed ids would find − what these find, over all turns")
-    return [*found, Measurement("lost", "tokens", (chat.lost,), cache.title, row, law)]
+    return found if chat.lost is None else [*found, Measurement("lost", "tokens", (chat.lost,), cache.title, row, law)]
 
 
 def _findings(served: dict[str, list[Chat]], num_short: int) -> list[str]:
@@ -272,11 +317,18 @@ def _findings(served: dict[str, list[Chat]], num_short: int) -> list[str]:
         else:
             lost = _beside(served, [chat.lost for chat in chats])
             findings.append(f"{first.plan.name}: {_place(first)}; tokens lost in {len(first.turns)} turns: {lost}")
-    return findings + [f"{title}: {_key_verdict(chats[num_short])}" for title, chats in served.items()]
+    findings += [f"{title}: {_key_verdict(chats[num_short])}" for title, chats in served.items()]
+    doubts = [
+        doubt
+        for title, chats in served.items()
+        for chat in chats
+        for doubt in disagreements(f"{title}: {chat.plan.name}", [turn.completion for turn in chat.turns])
+    ]
+    return findings + tell_doubts(doubts)
 
 
-def _beside(served: dict[str, list[Chat]], values: Sequence[int]) -> str:
-    return ", ".join(f"{value:,} ({title})" for title, value in zip(served, values))
+def _beside(served: dict[str, list[Chat]], values: Sequence[int | None]) -> str:
+    return ", ".join(f"{'unknown' if value is None else f'{value:,}'} ({title})" for title, value in zip(served, values))
 
 
 def _place(chat: Chat) -> str:
@@ -291,6 +343,8 @@ def _place(chat: Chat) -> str:
 def _key_verdict(echoed: Chat) -> str:
     """Whether the answer's own tokens are found, or hits end with the prompt that was sent."""
     turn = echoed.turns[1]
+    if turn.hits is None:
+        return "the server does not tell whether generated tokens are reused"
     beside = f"turn 2 of the echoed ids found {turn.hits:,}, where the last prompt alone would give {turn.prompt_only:,}"
     if turn.hits != turn.law.value and turn.hits != turn.prompt_only:
         return f"NOT as predicted: {beside} and its answer with it {turn.echoed:,}"
@@ -316,7 +370,7 @@ def _chart(cache: Cache, chats: Sequence[Chat]) -> Chart:
     turns = [(f"{chat.plan.name}, turn {number}", turn) for chat in chats for number, turn in enumerate(chat.turns[1:], start=2)]
     bars = {
         "offered": [(row, float(turn.offered)) for row, turn in turns],
-        "reused": [(row, float(turn.hits)) for row, turn in turns],
+        "reused": [(row, float(turn.hits)) for row, turn in turns if turn.hits is not None],
     }
     return bars_of(f"What a turn offers the next, and what is reused ({cache.title})", bars)
 
@@ -340,4 +394,6 @@ LAB = Lab(
     config_type=Config,
     quick=Config(num_turns=3, system_tokens=48, user_tokens=12, answer_tokens=10, merge_at=3),
     run=run,
+    targets=("engine", "sim", "server"),
+    in_process_fields=("block_size", "page_sizes"),
 )

@@ -20,6 +20,10 @@ How to read it. Hits decide. On a real clock the AUC is judged as a range: three
 above that. An AUC near 1/2 says that this attacker saw nothing in so many trials, not that nothing can be seen. On the
 simulated target equal work takes equal time: its AUC checks the accounting, not physics.
 
+On a server the neighbour is a second client of its one cache, and salts go into the requests (`cache_salt`). Hits are judged;
+the AUC is told and not judged, because the server's load and the way there are part of each time. How many blocks it keeps no
+server tells.
+
 Sources: vLLM 0.32.0, docs/design/prefix_caching.md (cache_salt) and v1/core/kv_cache_utils.py; SGLang 0.5.23,
 mem_cache/radix_cache.py; Song et al. 2024, arXiv:2409.20002 (timing side channels of LLM serving).
 """
@@ -43,6 +47,9 @@ from labs.scenarios.guess_series import CONTROL, FEWEST_TRIALS, RIGHT, measure_n
 from labs.scenarios.prompt_guesses import Arm, PromptGuesses, WholeGuesses
 from labs.scenarios.salt_series import SCOPES, SaltSeries, measure_salts
 from labs.series import prove_cold
+from labs.served_sizes import fit_sizes
+from labs.targets.base import ServedCache, TargetUnavailable
+from labs.witnesses import tell_doubts
 from labs.workload import SharedPrefixWorkload, workload_digest
 
 
@@ -95,13 +102,13 @@ class _Found:
     measurements: list[Measurement]
     guesses: dict[str, WholeGuesses]  # by arm
     cold: bool
-    bytes_per_token: int
+    bytes_per_token: int | None  # of K/V; None: a server does not tell
 
 
 def run(session: LabSession, config: Config) -> LabReport:
     """Guess prompts, guess tokens, and pay for salts, on every cache."""
-    guesses, workload, canary_ids = _prompts(session, config)
-    plans = caches(config.block_size, config.page_sizes)
+    config, fitted, guesses, workload, canary_ids = _prompts(session, config)
+    plans = caches(config.block_size, config.page_sizes, session.open_target.served)
     # Trials are for the clock. How soon a hit answers is the same for every cache, and counts need one trial.
     full = config.full or session.open_target.kind == "sim"
     trials = {cache.title: config.num_trials if full or cache is plans[0] else 1 for cache in plans}
@@ -111,7 +118,7 @@ def run(session: LabSession, config: Config) -> LabReport:
     return LabReport(
         measurements,
         "cold" if all(each.cold for each in found) else "uncontrolled",
-        tuple(line for each in found for line in _findings(config, each, session.open_target.kind)),
+        (*fitted, *(line for each in found for line in _findings(config, each, session.open_target.kind))),
         _conclusion(config, found, measurements),
         {
             "workload": workload_digest([*guesses.prompts, workload.prompts]),
@@ -121,11 +128,21 @@ def run(session: LabSession, config: Config) -> LabReport:
     )
 
 
-def _prompts(session: LabSession, config: Config) -> tuple[PromptGuesses, SharedPrefixWorkload, tuple[int, ...]]:
-    """Random ids: a text's head would be shared by right and wrong guesses alike."""
+def _prompts(
+    session: LabSession, config: Config
+) -> tuple[Config, list[str], PromptGuesses, SharedPrefixWorkload, tuple[int, ...]]:
+    """Random ids: a text's head would be shared by right and wrong guesses alike. The sizes they have, and how those were fitted."""
     target = session.open_target(num_gpu_blocks=2)
     vocab_size, max_model_len = target.info.vocab_size, target.info.max_model_len
     target.close()
+    fitted: list[str] = []
+    if (served := session.open_target.served) is not None:
+        if served.num_front >= served.unit_size:
+            raise TargetUnavailable(
+                f"the server puts {served.num_front} token(s) in front of every prompt, which fill a page: a wrong guess finds them "
+                "too; accepted: a server that takes token ids"
+            )
+        config, fitted = fit_sizes(session, config, _fitting_sizes(config, served, max_model_len))
     most = max_model_len - 1  # a token is generated
     check_length(config, most, prompt_tokens=config.prompt_tokens)
     # One token more follows what is secret.
@@ -146,7 +163,18 @@ def _prompts(session: LabSession, config: Config) -> tuple[PromptGuesses, Shared
         )
     except ConfigError as error:
         raise ConfigError("num_requests", config.num_requests, "fewer: their tokens must differ in this vocabulary") from error
-    return guesses, workload, (vocab_size - 1,) * 48
+    return config, fitted, guesses, workload, (vocab_size - 1,) * 48
+
+
+def _fitting_sizes(config: Config, served: ServedCache, limit: int) -> dict[str, int]:
+    """Prompts that fill two blocks of a server (three beside a drafter), and a known prefix of one, where they fit."""
+    whole, most = (3 if served.has_drafter else 2) * served.unit_size, limit - 2
+    known, secret = max(config.known_tokens, whole - served.unit_size), config.secret_tokens
+    return {
+        "prompt_tokens": max(2, min(max(config.prompt_tokens, whole), most)),
+        "known_tokens": known if known + secret < most else max(1, min(config.known_tokens, most - secret - 1)),
+        "system_tokens": max(1, min(max(config.system_tokens, whole), most - config.user_tokens)),
+    }
 
 
 def _ask(
@@ -164,7 +192,7 @@ def _ask(
     scope_tokens = config.num_requests * (config.system_tokens + config.user_tokens)
     blocks = cache.blocks_for(max(whole_tokens, scope_tokens), max(4 * config.num_trials, config.num_requests))
     target = session.open_target(**cache.engine_fields, num_gpu_blocks=blocks)
-    found = _Found(cache, [], {}, True, target.engine.runner.bytes_per_token())
+    found = _Found(cache, [], {}, True, None if target.engine is None else target.engine.runner.bytes_per_token())
     cold = True
     try:
         for arm in arms:
@@ -178,15 +206,16 @@ def _ask(
             found.measurements.extend(measure_recovery(session, target, cache, arm, guesses))
         for series in config.salt_series:
             cold = prove_cold(session, target, canary_ids) and cold
-            group = f"{cache.title}: what salts cost"
-            found.measurements.extend(measure_salts(session, target, series, workload, group, config.seed))
+            found.measurements.extend(measure_salts(session, target, cache, series, workload, config.seed))
     finally:
         target.close()
     return replace(found, cold=cold)
 
 
-def _value(measurements: Sequence[Measurement], title: str, row: str, name: str) -> float | int:
-    return next(one.value for one in measurements if one.group.startswith(f"{title}:") and (one.row, one.name) == (row, name))
+def _value(measurements: Sequence[Measurement], title: str, row: str, name: str) -> float | int | None:
+    """A cache's measured value; None where a server does not tell."""
+    mine = (one.value for one in measurements if one.group.startswith(f"{title}:") and (one.row, one.name) == (row, name))
+    return next(mine, None)
 
 
 def _findings(config: Config, found: _Found, kind: str) -> list[str]:
@@ -208,9 +237,12 @@ def _findings(config: Config, found: _Found, kind: str) -> list[str]:
     costs = []
     for series in config.salt_series:
         rate, blocks = (_value(found.measurements, title, series.row, name) for name in ("hit_rate", "blocks"))
-        costs.append(f"{series.row} {rate:.1%} and {blocks * unit * found.bytes_per_token / 2**20:,.1f} MiB")
-    lines.append(f"{title}: hit rate and K/V kept of {config.num_requests} requests: {'; '.join(costs)}")
-    return lines
+        if rate is not None:
+            kept = "" if blocks is None else f" and {blocks * unit * found.bytes_per_token / 2**20:,.1f} MiB"
+            costs.append(f"{series.row} {rate:.1%}{kept}")
+    what = "hit rate" if found.bytes_per_token is None else "hit rate and K/V kept"
+    lines.append(f"{title}: {what} of {config.num_requests} requests: {'; '.join(costs) or 'the server does not tell'}")
+    return lines + tell_doubts(doubt for answers in found.guesses.values() for doubt in answers.doubts)
 
 
 def _granularity(config: Config, found: _Found) -> str:
@@ -270,8 +302,8 @@ def _charts(found: Sequence[_Found]) -> tuple[Chart, ...]:
                 stored.setdefault(each.cache.title, []).append((one.row, one.value * each.cache.unit))
     return (
         times_of(f"Was it sent? Time to the neighbour's first token, with and without salts, {first.cache.title}", samples),
-        bars_of("What salts cost: hit rate by who shares one", rates, unit="%"),
-        bars_of("… and tokens whose K/V are kept", stored),
+        *([bars_of("What salts cost: hit rate by who shares one", rates, unit="%")] if rates else []),
+        *([bars_of("… and tokens whose K/V are kept", stored)] if stored else []),
     )
 
 
@@ -288,4 +320,6 @@ LAB = Lab(
         prompt_tokens=512, num_trials=50, system_tokens=2000, user_tokens=200, num_requests=24, num_users=8, full=True
     ),
     run=run,
+    targets=("engine", "sim", "server"),
+    in_process_fields=("block_size", "page_sizes"),
 )

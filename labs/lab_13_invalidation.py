@@ -22,6 +22,9 @@ differ from those of a fresh engine with the same weights. The update is one tha
 matrix, from the seed. No K/V are kept on the simulated target, which shows what a cache can know: the hits are counted as
 before.
 
+On a server the first half is asked: prompt_logprobs where it takes them, another salt, and a reset where it has one; where it
+has none, prompts get other ids instead, and nothing is said about resets. Weights and running requests are out of reach.
+
 Sources: vLLM 0.32.0, v1/request.py, v1/core/kv_cache_manager.py and v1/core/block_pool.py (reset_prefix_cache names weight
 updates in RLHF); SGLang 0.5.23, flush_cache and managers/schedule_batch.py (a match ends where log-probabilities begin).
 """
@@ -32,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any, Sequence
 
 from engine.errors import ConfigError
-from labs.caches import Cache, caches
+from labs.caches import Cache, caches, served_cache
 from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers
 from labs.length_check import check_length
@@ -41,8 +44,15 @@ from labs.protocol import Lab, LabReport, LabSession, Measurement
 from labs.salts import salts
 from labs.scenarios.invalidation_series import NUM_REQUESTS, NUM_SIMULATED_REQUESTS, InvalidationSeries
 from labs.series import prove_cold
-from labs.targets.base import Target
-from labs.workload import SharedPrefixWorkload
+from labs.served_sizes import fit_sizes
+from labs.targets.base import Target, TargetError
+from labs.witnesses import tell_doubts
+from labs.workload import SharedPrefixWorkload, TokenIds
+
+# Whether a request with prompt_logprobs, which does not read the cache, counts as looked up: vLLM leaves it out, SGLang
+# counts its tokens as input.
+SKIPS_COUNTED = {"vllm": False, "sglang": True}
+ANSWERS_WRONGLY = "and the model answers with other tokens than it should"
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,8 @@ class Config:
 
 def run(session: LabSession, config: Config) -> LabReport:
     """Skip, reset and update, on every cache."""
+    if (served := session.open_target.served) is not None:
+        return _run_on_server(session, config, served_cache(served))
     workload = _workload(session, config)
     plans = caches(config.block_size, config.page_sizes)
     is_sim = session.open_target.kind == "sim"
@@ -92,10 +104,75 @@ def run(session: LabSession, config: Config) -> LabReport:
         tuple(measurements),
         "cold" if cold else "uncontrolled",
         tuple(_findings(config, plans, measurements, is_sim)),
-        _conclusion(measurements, is_sim),
+        _conclusion(measurements, "from which a real model answers wrongly" if is_sim else ANSWERS_WRONGLY),
         {"workload": workload.digest},
         _charts(plans, measurements, is_sim),
     )
+
+
+def _run_on_server(session: LabSession, config: Config, cache: Cache) -> LabReport:
+    """What a client can see: requests that skip the cache, salts, and a reset if there is one."""
+    target = session.open_target(num_gpu_blocks=cache.blocks_for(5 * config.prompt_tokens, 8))
+    limit, unit = target.info.max_model_len, cache.unit
+    whole = (2 if cache.has_drafter else 1) * unit + 1
+    sizes = {"prompt_tokens": max(3, min(max(config.prompt_tokens, whole), limit - 1))}
+    config, findings = fit_sizes(session, config, sizes)
+    check_length(config, limit - 1, "on this server", prompt_tokens=config.prompt_tokens)
+    workload = SharedPrefixWorkload.from_token_ids(
+        target.info.vocab_size, config.seed, config.prompt_tokens - 1, 1, 1, num_unrelated=0
+    )
+    series = InvalidationSeries(session, target, cache, workload.prompts[0], next(salts(config.seed)), 1)
+    try:
+        skips = SKIPS_COUNTED.get(target.info.kind) if _takes_prompt_logprobs(target, workload.canary_ids) else None
+        cold = prove_cold(session, target, workload.canary_ids)
+        series.ask_served_skips(skips)
+        if skips is None:
+            findings.append(
+                f"{cache.title}: prompt_logprobs are not asked: this server refuses them, or is not known to skip its cache"
+            )
+        if target.info.config.get("isolation") == "reset":
+            series.ask_served_reset()
+        else:
+            findings.append(f"{cache.title}: it has no reset that a client may use; prompts were given other token ids instead")
+    finally:
+        target.close()
+    measurements = series.measurements
+    findings += _served_findings(cache, measurements) + tell_doubts(series.doubts)
+    return LabReport(
+        tuple(measurements),
+        "cold" if cold else "uncontrolled",
+        tuple(findings),
+        _conclusion(measurements, "from which a model answers wrongly (not asked of this server)"),
+        {"workload": workload.digest},
+        (bars_of("What skips the cache: tokens found", _served_bars(cache, measurements)),),
+    )
+
+
+def _takes_prompt_logprobs(target: Target, canary_ids: TokenIds) -> bool:
+    """Whether the server answers a request for them at all; what else is wrong with it the next request will say."""
+    try:
+        target.complete(canary_ids, prompt_logprobs=True)
+    except TargetError:
+        return False
+    return True
+
+
+def _served_findings(cache: Cache, measurements: Sequence[Measurement]) -> list[str]:
+    found = {(one.row, one.name): int(one.value) for one in measurements}
+    lines = []
+    if (hits := found.get(("prompt_logprobs, warm cache", "hits"))) is not None:
+        queries = found.get(("prompt_logprobs, warm cache", "queries"))
+        looked_up = "its counters do not tell what was looked up" if queries is None else f"{queries:,} counted as looked up"
+        lines.append(f"{cache.title}: prompt_logprobs on a warm cache: {hits:,} tokens found, {looked_up}")
+    salted, again = (found.get((row, "hits")) for row in ("another salt", "that salt again"))
+    if salted is not None and again is not None:
+        verdict = "isolated" if salted == 0 < again else "NOT isolated" if salted else "nothing reused, so nothing shown"
+        lines.append(f"{cache.title}: a new salt finds {salted:,} tokens and the same salt again {again:,}: {verdict}")
+    return lines
+
+
+def _served_bars(cache: Cache, measurements: Sequence[Measurement]) -> dict[str, list[tuple[str, float]]]:
+    return {cache.title: [(one.row, float(one.value)) for one in measurements if one.name == "hits"]}
 
 
 def _workload(session: LabSession, config: Config) -> SharedPrefixWorkload:
@@ -150,8 +227,8 @@ def _findings(config: Config, plans: Sequence[Cache], measurements: Sequence[Mea
     return found
 
 
-def _conclusion(measurements: Sequence[Measurement], is_sim: bool) -> str:
-    shown = "from which a real model answers wrongly" if is_sim else "and the model answers with other tokens than it should"
+def _conclusion(measurements: Sequence[Measurement], shown: str) -> str:
+    """What happened and what to do; `shown`: what old K/V do, as far as this run showed it."""
     return (
         f"{outcome_line(measurements, 'Every prediction was met.')} A request with prompt_logprobs passes the cache by and leaves its "
         "blocks for others; leave such requests out when you compare prompt tokens with looked-up ones (with vLLM also those with "
@@ -189,4 +266,6 @@ LAB = Lab(
     quick=Config(prompt_tokens=64, page_sizes=(1,)),
     full=Config(prompt_tokens=2200, output_tokens=32),
     run=run,
+    targets=("engine", "sim", "server"),
+    in_process_fields=("output_tokens", "weight_change", "block_size", "page_sizes"),
 )

@@ -4,20 +4,29 @@ Cached K/V are the same numbers, but a warm prefill multiplies other shapes, and
 Where the two best tokens are that close (a near tie), half precision can choose the other one without any fault. So a
 difference in half precision is proven or refuted in float32, where the same tie is thousands of times wider than the
 rounding. The second cold run is the control: what differs there is not the cache's doing.
+
+On a server the precision is unknown and no other can be asked for. There a difference is judged only where the two best
+tokens are further apart than half precision can move them, and two cold runs agree. The second cold run is under a salt of
+its own: a reset may give tokens other names, and so ask another question.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Sequence
 
 from labs import theory
 from labs.protocol import LabSession, Prediction
+from labs.salts import salts
 from labs.series import prove_cold
 from labs.targets.base import Completion, Target
 
 # Log-probability gap of the two best tokens below which even float32 rounding could decide.
 FLOAT32_NEAR_TIE = 1e-3
+
+# The same where the precision is unknown. bfloat16 keeps 8 bits: logits from 16 to 32 stand 1/8 apart, and the two best may
+# each fall to the next step.
+HALF_NEAR_TIE = 0.25
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,8 @@ class OutputCheck:
     num_cached_tokens: int  # of the warm run
     control_parted: int | None  # cold against cold again
     parted: int | None  # cold against warm
-    gap: float  # of the two best tokens: where they part, else the smallest
+    gap: float | None  # of the two best tokens: where they part, else the smallest; None: a server does not tell
+    has_control: bool = True  # whether the second cold run was cold
 
     @property
     def equal(self) -> bool:
@@ -37,22 +47,24 @@ class OutputCheck:
     @property
     def text(self) -> str:
         """One line for people."""
+        gap = "unknown" if self.gap is None else f"{self.gap:.2g}"
         if self.control_parted is not None:
-            return f"two cold runs part at output token {self.control_parted} (gap of the two best tokens {self.gap:.2g})"
+            return f"two cold runs part at output token {self.control_parted} (gap of the two best tokens {gap})"
         if self.parted is not None:
-            return f"cold and warm output part at output token {self.parted} (gap of the two best tokens {self.gap:.2g})"
+            return f"cold and warm output part at output token {self.parted} (gap of the two best tokens {gap})"
+        runs = "cold, cold again and warm" if self.has_control else "cold and warm (the second cold run was not cold)"
         return (
-            f"greedy output cold, cold again and warm: all {self.num_tokens} tokens equal ({self.num_cached_tokens:,} of the "
-            f"prompt from the cache when warm; smallest gap of the two best tokens {self.gap:.2g})"
+            f"greedy output {runs}: all {self.num_tokens} tokens equal ({self.num_cached_tokens:,} of the "
+            f"prompt from the cache when warm; smallest gap of the two best tokens {gap})"
         )
 
 
 def check_outputs(cold: Completion, cold_again: Completion, warm: Completion) -> OutputCheck:
-    """Compare three runs of one prompt; the first needs `top_logprob_gaps`."""
+    """Compare three runs of one prompt; the first brings `top_logprob_gaps`, unless its server has none."""
     control, parted = _first_difference(cold, cold_again), _first_difference(cold, warm)
     gaps = cold.top_logprob_gaps
     position = control if control is not None else parted
-    gap = min(gaps) if position is None else gaps[position]
+    gap = None if len(gaps) <= (position or 0) else min(gaps) if position is None else gaps[position]
     return OutputCheck(len(cold.output_token_ids), warm.num_cached_tokens or 0, control, parted, gap)
 
 
@@ -67,6 +79,37 @@ def compare_cold_and_warm(
         completions.append(target.complete(prompt, max_tokens=num_tokens, logprob_gaps=True))
         session.progress(f"{title}: greedy output {label}")
     return check_outputs(*completions), cold
+
+
+def compare_on_server(
+    session: LabSession, target: Target, title: str, prompt: Sequence[int], canary_ids: Sequence[int], num_tokens: int
+) -> tuple[OutputCheck | None, bool]:
+    """The same on a server; None where it does not tell the ids it generated."""
+    cold = prove_cold(session, target, canary_ids)
+    completions = []
+    for label, salt in (("cold", None), ("cold again", next(salts("cold again"))), ("warm", None)):
+        completions.append(target.complete(prompt, max_tokens=num_tokens, logprob_gaps=True, cache_salt=salt))
+        session.progress(f"{title}: greedy output {label}")
+    if any(len(one.output_token_ids) != num_tokens for one in completions):
+        return None, cold
+    first, again, warm = completions
+    # Under a salt that the server ignores, the second run is a warm one.
+    has_control = again.num_cached_tokens == 0
+    check = check_outputs(first, again if has_control else first, warm)
+    return replace(check, has_control=has_control), cold
+
+
+def judge_on_server(check: OutputCheck) -> tuple[int | None, str]:
+    """0 for outputs that are equal or part at a near tie, 1 for others, None where nothing can be judged; and why, in words."""
+    if check.equal:
+        return 0, ""
+    if check.control_parted is not None:
+        return None, ". Not the cache's doing: this server answers the same prompt differently without it"
+    if check.gap is None:
+        return None, ". Not judged: the server does not tell how close the two best tokens are"
+    if check.gap < HALF_NEAR_TIE:
+        return 0, f". A near tie, below {HALF_NEAR_TIE}: half precision may choose either"
+    return 1, f". NOT a near tie, which ends at {HALF_NEAR_TIE}: wrong K/V"
 
 
 def output_law(target_kind: str, cause: str = "the cache") -> Prediction | None:

@@ -88,9 +88,13 @@ class LabReport:
 
 
 class LabSession(Protocol):
-    """What the command gives a running lab."""
+    """What the command gives a running lab.
+
+    typed  fields of the configuration that a person set: a lab that fits its sizes to a server leaves them as they are
+    """
 
     open_target: OpenTarget
+    typed: frozenset[str]
 
     def record(self, *measurements: Measurement) -> None:
         """Keep finished measurements, even if the run is interrupted later."""
@@ -120,7 +124,8 @@ class Lab:
     quick: Any  # a config_type instance that finishes in seconds
     run: Callable[[LabSession, Any], LabReport]
     full: Any = None  # a config_type instance for --full; None: the default is already full length
-    targets: tuple[str, ...] = ("engine", "sim")  # the targets it makes sense on
+    targets: tuple[str, ...] = ("engine", "sim")  # the targets it makes sense on; "server": any URL
+    in_process_fields: tuple[str, ...] = ()  # that mean nothing on a server, whose one cache is as it is
 
     @property
     def title(self) -> str:

@@ -7,7 +7,7 @@ from base64 import urlsafe_b64encode
 from typing import Iterator
 
 
-def salts(seed: int) -> Iterator[str]:
+def salts(seed: int | str) -> Iterator[str]:
     """Endless salts, each another one. They are not for records, logs or messages."""
     rng = random.Random(f"salts {seed}")
     while True:

@@ -47,11 +47,12 @@ def probe(
 
     Exit codes: 0 no fault was found, 1 a fault was found or nothing usable answers, 2 bad usage.
     """
-    import os
+    import time
 
     from labcli.fault import UsageFault
     from labcli.progress_bar import ProgressBar
     from labcli.render.probe_report import print_report, write_report_json
+    from labcli.server_options import read_api_key
     from labs.probe.budget import MAX_REQUESTS, STRESS_REQUESTS, ProbeLimits
     from labs.probe.judgement import judge
     from labs.probe.probe_run import ProbeSettings
@@ -69,11 +70,15 @@ def probe(
                                      ("--prompt-tokens", prompt_tokens, 1, 10_000_000)):  # fmt: skip
         if value is not None and not low <= value <= high:
             raise UsageFault(f"{option} is {value}", f"a number from {low} to {high}")
-    limits = SendLimits(timeout_s=min(120.0, max_seconds), max_requests=most, max_seconds=max_seconds)
-    key = os.environ.get("LABCLI_API_KEY") or None
+    key, begin_s = read_api_key(), time.monotonic()
     settings = ProbeSettings(model, prompt_tokens, stress, ProbeLimits(max_seconds, most))
+
+    def connect() -> ServerClient:
+        left_s = max(1.0, begin_s + max_seconds - time.monotonic())  # of the probe: a late connection has little
+        return ServerClient(address, api_key=key, limits=SendLimits(min(120.0, left_s), most, left_s))
+
     with ProgressBar() as bar:
-        seen = run_probe(lambda: ServerClient(address, api_key=key, limits=limits), settings, lambda label: bar.advance(label, 1))
+        seen = run_probe(connect, settings, lambda label: bar.advance(label, 1))
     verdicts = judge(seen)
     if json_:
         write_report_json(address.shown, seen, verdicts)

@@ -4,6 +4,10 @@
     labcli run-lab hit-rate --target sim --set num_requests=20
     labcli run-lab 04 --quick --json > record.json
     labcli run-lab all --target sim
+    labcli run-lab 04 --target http://127.0.0.1:8000
+
+On a server its one cache is asked as it is, with requests of random token ids; nothing in it is changed but its content,
+which is emptied where it has an endpoint for that. A key comes from the environment variable LABCLI_API_KEY.
 """
 
 from __future__ import annotations
@@ -21,6 +25,14 @@ def _complete_lab(incomplete: str) -> list[tuple[str, str]]:
     return labels + [(name, number) for number, name in labels] + [("all", "every lab, one after the other")]
 
 
+def _complete_target(incomplete: str) -> list[tuple[str, str]]:
+    return [
+        ("engine", "a real model in this process"),
+        ("sim", "the same scheduler and caches, no tensors"),
+        ("http://127.0.0.1:8000", "a server of vLLM, SGLang or labcli serve"),
+    ]
+
+
 def run_lab(
     lab: Annotated[
         str,
@@ -28,18 +40,34 @@ def run_lab(
             metavar="LAB", help='Number, name or part of a name: 04, "hit-rate"; or all.', autocompletion=_complete_lab
         ),
     ],
-    target: Annotated[str, typer.Option(help="engine (a real model here) or sim (no tensors).")] = "engine",
+    target: Annotated[
+        str, typer.Option(help="engine (a real model here), sim (no tensors) or a server's URL.", autocompletion=_complete_target)
+    ] = "engine",
     set_: Annotated[
         Optional[list[str]], typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the lab; repeatable.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The lab's smallest size.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The lab's full size.")] = False,
     model: Annotated[
-        Optional[str], typer.Option(help="smollm2, synthetic:<shape>, a folder or a hub id; a shape's name with sim.")
+        Optional[str],
+        typer.Option(help="smollm2, synthetic:<shape>, a folder or a hub id; with sim a shape's name; with a server a name it lists."),
     ] = None,
     dtype: Annotated[Optional[str], typer.Option(help="auto, bfloat16, float16 or float32.")] = None,
     device: Annotated[Optional[str], typer.Option(help="auto, cpu or cuda.")] = None,
     gpu: Annotated[Optional[str], typer.Option(metavar="NAME", help="The GPU whose time sim computes.")] = None,
+    concurrency: Annotated[
+        Optional[str], typer.Option(metavar="N", help="Requests at once, where a lab sends many to a server. [default: 64]")
+    ] = None,
+    rate: Annotated[Optional[str], typer.Option(metavar="R", help="Requests a second sent to a server, at most.")] = None,
+    max_requests: Annotated[
+        Optional[str], typer.Option(metavar="N", help="Most requests a run sends to a server. [default: 20,000]")
+    ] = None,
+    max_minutes: Annotated[
+        Optional[str], typer.Option(metavar="M", help="Longest time a run may take on a server. [default: 60]")
+    ] = None,
+    timeout: Annotated[
+        Optional[str], typer.Option(metavar="S", help="Seconds to wait for a byte from a server. [default: 300]")
+    ] = None,
     results_dir: Annotated[
         str, typer.Option(envvar="LABCLI_RESULTS_DIR", metavar="FOLDER", help="Where records are kept.")
     ] = "results",
@@ -53,25 +81,39 @@ def run_lab(
     """Run a lab: predict, measure, compare, record."""
     from labs.catalog import find_labs, lookup
 
+    target = target.strip()
     entries = find_labs() if lab.strip().lower() == "all" else [lookup(lab)]
     if lab.strip().lower() == "all" and set_:
         _refuse_set()
-    _check_meaning(target, {"--gpu": gpu} if target == "engine" else {"--dtype": dtype, "--device": device})
+    kind = _kind_of(target)
+    for_server = {
+        "--concurrency": concurrency, "--rate": rate, "--max-requests": max_requests, "--max-minutes": max_minutes,
+        "--timeout": timeout,
+    }  # fmt: skip
+    for_engine = {"--dtype": dtype, "--device": device}
+    _check_meaning(kind, {"engine": for_engine, "sim": {"--gpu": gpu}, "server": for_server})
 
-    from labcli.lab_config import build_lab_config
+    from labcli.lab_config import build_lab_config, parse_assignments
     from labcli.lab_run import LabRun
     from labcli.results_store import ResultsStore
 
-    engine_config = _engine_config(target, model=model, dtype=dtype, device=device)
+    server = None
+    if kind == "server":
+        from labcli.server_options import read_server_run
+
+        server = read_server_run(target, model=model, options=for_server)
+    engine_config = _engine_config(target, model=None if server else model, dtype=dtype, device=device)
     store = None if no_save else ResultsStore(results_dir)
     runs = []
     for entry in entries:
         loaded = entry.load()
         lab_config = build_lab_config(loaded, quick=quick, full=full, assignments=set_ or ())
-        if len(entries) > 1 and target in ("engine", "sim") and target not in loaded.targets:
+        if len(entries) > 1 and kind not in loaded.targets:
             continue  # asked for all, those that make sense are meant
-        _check_target(loaded, target)
-        runs.append(LabRun(entry, loaded, lab_config, target, engine_config, gpu, cache_dir, store))
+        _check_target(loaded, kind)
+        typed = frozenset(parse_assignments(loaded.config_type, set_ or (), f"lab {loaded.number:02d}"))
+        _check_fields(loaded, kind, typed)
+        runs.append(LabRun(entry, loaded, lab_config, target, engine_config, gpu, cache_dir, store, server, typed))
     return _run_one(runs[0], json_) if lab.strip().lower() != "all" else _run_all(runs, json_)
 
 
@@ -115,25 +157,53 @@ def _run_all(runs: list[Any], as_json: bool) -> int:
     return 0 if all(outcome.is_good for outcome in outcomes) else 1
 
 
-def _check_target(lab: Any, target: str) -> None:
+def _kind_of(target: str) -> str:
+    """ "engine", "sim" or "server". Raises UsageFault for anything else."""
     from labcli.fault import UsageFault
 
-    known = ("engine", "sim")
-    if target in known and target not in lab.targets:
-        raise UsageFault(f"lab {lab.number:02d} does not run on {target!r}", ", ".join(lab.targets))
-    if target not in known and "://" not in target:
-        # A mistyped address may hold a password.
-        raise UsageFault(f"no target {target.rpartition('@')[2]!r}", "engine, sim")
+    if target in ("engine", "sim"):
+        return target
+    if "://" in target:
+        return "server"
+    # A mistyped address may hold a password.
+    raise UsageFault(f"no target {target.rpartition('@')[2]!r}", "engine, sim or a server's URL, such as http://127.0.0.1:8000")
 
 
-def _check_meaning(target: str, without_meaning: dict[str, str | None]) -> None:
+def _check_target(lab: Any, kind: str) -> None:
+    from labcli.fault import UsageFault
+    from labs.catalog import find_labs
+
+    if kind in lab.targets:
+        return
+    others = ", ".join(lab.targets)
+    if kind == "server":
+        able = [f"{entry.number:02d}" for entry in find_labs() if "server" in entry.load().targets]
+        raise UsageFault(f"lab {lab.number:02d} does not run on a server", f"labs {', '.join(able)}; this one with --target {others}")
+    raise UsageFault(f"lab {lab.number:02d} does not run on {kind!r}", others)
+
+
+def _check_fields(lab: Any, kind: str, typed: frozenset[str]) -> None:
+    """A field that a server would ignore must not look like a condition of the run."""
+    from dataclasses import fields
+
+    from labcli.fault import UsageFault
+
+    for name in lab.in_process_fields if kind == "server" else ():
+        if name in typed:
+            known = [one.name for one in fields(lab.config_type) if one.name not in lab.in_process_fields]
+            raise UsageFault(f"{name} means nothing on a server, whose cache is as it is", ", ".join(known))
+
+
+def _check_meaning(kind: str, by_target: dict[str, dict[str, str | None]]) -> None:
     """An option that the target would ignore must not look like a condition of the run."""
     from labcli.fault import UsageFault
 
-    for option, value in without_meaning.items():
-        if value is not None and target in ("engine", "sim"):
-            other = "sim" if target == "engine" else "engine"
-            raise UsageFault(f"{option} means nothing with --target {target}", f"{option} with --target {other}")
+    for other, options in by_target.items():
+        for option, value in options.items():
+            if value is not None and other != kind:
+                shown = "URL" if other == "server" else other
+                what = "a server" if kind == "server" else f"--target {kind}"
+                raise UsageFault(f"{option} means nothing with {what}", f"{option} with --target {shown}")
 
 
 def _engine_config(target: str, **typed: str | None) -> Any:

@@ -37,7 +37,8 @@ def print_lab_explanation(entry: CatalogEntry, console: Console | None = None) -
     _print_fields(console, lab)
     console.print(Text("Run it", style="bold"))
     for target in lab.targets:
-        console.print(Text(f"  labcli run-lab {lab.number:02d}" + ("" if target == "engine" else f" --target {target}")))
+        typed = {"engine": "", "server": " --target http://127.0.0.1:8000"}.get(target, f" --target {target}")
+        console.print(Text(f"  labcli run-lab {lab.number:02d}{typed}"))
     console.print(Text(f"  labcli run-lab {lab.number:02d} --quick --set FIELD=VALUE"))
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from labcli.render.trimmed import Trimmed
 from labs.protocol import Lab
 
-_TABLE_WIDTH = 70  # columns
+_TABLE_WIDTH = 78  # columns
 
 
 @dataclass(frozen=True)

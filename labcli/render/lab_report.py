@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Iterable, Sequence
+from typing import Any, Iterable, Sequence
 
 from rich.console import Console
 from rich.measure import Measurement as Width
@@ -26,6 +26,7 @@ from labcli.printable import printable, printable_record
 from labcli.record import ResultRecord
 from labcli.render.quantity import format_samples, format_value
 from labcli.render.trimmed import Trimmed
+from labcli.target_facts import TargetFacts
 from labs.protocol import Measurement
 
 MOST_MEASUREMENTS = 1_000  # of a record; a table that nobody reads takes a minute to lay out
@@ -78,13 +79,24 @@ def _print_more(console: Console, number: int, what: str) -> None:
 def _conditions(record: ResultRecord) -> str:
     parts = [f"target {record.target['kind']}"]
     opened = record.target.get("opened") or []
-    if opened:
+    facts = TargetFacts.of(record)
+    if facts.is_server:
+        parts = [f"target {facts.words} at {facts.address}"]
+        if isolation := _isolation(opened):
+            parts.append(isolation)
+    elif opened:
         parts.append(" ".join((opened[0]["model"], opened[0]["dtype"], "on", opened[0]["device"])))
     if record.target.get("gpu"):
         parts.append(f"gpu {record.target['gpu']}")
     if record.cache_state is not None:
         parts.append(f"cache {record.cache_state} at the start")
     return " · ".join(parts)
+
+
+def _isolation(opened: Sequence[dict[str, Any]]) -> str:
+    """How a server's cache was emptied between phases, as the last target opened there tells."""
+    how = {"reset": "cache reset between phases", "renamed": "no reset: prompts given other ids between phases"}
+    return how.get(opened[-1].get("config", {}).get("isolation", ""), "")
 
 
 def _verdict(record: ResultRecord) -> str:

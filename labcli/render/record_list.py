@@ -74,7 +74,10 @@ def _summary(one: StoredRecord) -> dict[str, Any]:
         "run_id": record.run_id,
         "started_at": record.started_at,
         "lab": {"number": record.lab["number"], "name": record.lab["name"]},
-        "target": {"kind": facts.kind, "gpu": facts.gpu, "model": facts.model, "dtype": facts.dtype, "device": facts.device},
+        "target": {
+            "kind": facts.kind, "gpu": facts.gpu, "model": facts.model, "dtype": facts.dtype, "device": facts.device,
+            "version": facts.version, "address": facts.address,
+        },
         "status": record.status,
         "predictions": {"met": record.num_predictions - len(record.missed), "all": record.num_predictions},
         "cache_state": record.cache_state,

@@ -67,6 +67,7 @@ class Asker:
         self._asks_ids = True
         self._is_native = False
         self._num_unsettled = 0
+        self._previous = UNKNOWN  # reading on the probe's own connection
         self._latest: CounterReading | None = None  # taken after the last request: the next one's reading before
         self._num_failed = 0
 
@@ -140,7 +141,12 @@ class Asker:
         if page is None:
             return UNKNOWN
         self.observations.gauge = page.first(GAUGE)
-        return CounterReading.of(page)
+        reading = CounterReading.of(page)
+        if client is None and reading.is_known:
+            earlier, self._previous = self._previous, reading
+            has_fallen = reading.source == earlier.source and not reading.growth_since(earlier).is_known
+            self.observations.num_falls += has_fallen
+        return reading
 
     def reread_counters(self, times: int) -> None:
         """Read the counters on new connections, with nothing sent in between."""

@@ -111,6 +111,7 @@ class Observations:
     streamed: Streamed | None = None
     first_reading: CounterReading = UNKNOWN  # lifetime counts before the first request of `sent`
     last_reading: CounterReading = UNKNOWN
+    num_falls: int = 0  # readings on the probe's own connection in which a counter was lower than in the one before
     rereadings: list[CounterReading] = field(default_factory=list)  # one after the other, nothing sent in between
     gauge: float | None = None  # SGLang's cache_hit_rate, at the end
     rungs: list[Rung] = field(default_factory=list)

@@ -81,7 +81,8 @@ class SpacedSeries:
             found = [client.post_json("/tokenize", {"model": model, "prompt": text}).get("tokens") for text in texts]
         except TargetError:
             return None
-        return found if all(isinstance(ids, list) and ids for ids in found) else None
+        is_whole = all(isinstance(ids, list) and ids and all(type(one) is int for one in ids) for ids in found)
+        return found if is_whole else None
 
 
 def take_times(asker: Asker, telling: int, most: int, rng: random.Random) -> None:

@@ -3,6 +3,8 @@
     skips     prompt_logprobs, a request told not to read, another salt, each with a plain request behind it
     resets    while a request holds blocks, and when none does
     weights   an update under a warm cache, beside a fresh engine that has the new weights from the start
+
+A server is asked what a client can ask: prompt_logprobs where it takes them, salts, and a reset where it has one.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from labs import theory
 from labs.caches import Cache
 from labs.protocol import LabSession, Measurement, Prediction
 from labs.targets.base import Target
+from labs.witnesses import Doubt, disagreements, doubt_of_traffic
 from labs.workload import TokenIds
 
 SKIPS, EMPTIES, UPDATE = "what skips it", "what empties it", "new weights"
@@ -36,8 +39,9 @@ class InvalidationSeries:
         self.session, self.target, self.cache = session, target, cache
         self.prompt, self.num_tokens, self._salt = prompt, num_tokens, salt
         self.measurements: list[Measurement] = []
-        self._repeat = Prediction(*theory.predict(theory.repeat, len(prompt), cache.unit))
-        self._miss = Prediction(*theory.predict(theory.reuse, 0, len(prompt), cache.unit))
+        self.doubts: list[Doubt] = []
+        self._repeat = cache.laws.predict(theory.repeat, len(prompt))
+        self._miss = cache.laws.predict(theory.reuse, 0, len(prompt))
 
     def ask_skips(self) -> None:
         """Requests that do not read, plain ones behind them, and a salt."""
@@ -55,6 +59,60 @@ class InvalidationSeries:
             self._hits(SKIPS, row, law, send, key=row in ("plain, behind it", "prompt_logprobs, warm cache"))
             looked_up = self.target.counters().queries
             self._measure(SKIPS, row, "queries", "tokens", looked_up, queries, key="prompt_logprobs" in row)
+
+    def ask_served_skips(self, skips_are_counted: bool | None) -> None:
+        """The same of a server: one after the other, each by its reply and by the server's counters.
+
+        skips_are_counted  whether a request with prompt_logprobs counts as looked up; None: it takes no such requests
+        """
+        new = self.cache.laws.predict_new(len(self.prompt))
+        rows: list[tuple[str, Prediction, bool, dict[str, Any]]] = [("plain, cold cache", self._miss, True, {})]
+        if skips_are_counted is not None:
+            nothing = Prediction(*theory.predict(theory.reuse, 0, len(self.prompt), self.cache.unit))
+            logprobs = {"prompt_logprobs": True}
+            rows = [
+                ("prompt_logprobs, cold cache", nothing, skips_are_counted, logprobs),
+                ("plain, behind it", self._repeat, True, {}),
+                ("prompt_logprobs, warm cache", nothing, skips_are_counted, logprobs),
+            ]
+        rows += [
+            ("plain, again", self._repeat, True, {}),
+            ("another salt", new, True, {"cache_salt": self._salt}),
+            ("that salt again", self._repeat, True, {"cache_salt": self._salt}),
+        ]
+        self.session.expect(len(rows))
+        for row, law, is_counted, fields in rows:
+            self._ask_served(SKIPS, row, law, is_counted, key="prompt_logprobs" in row, **fields)
+
+    def ask_served_reset(self) -> None:
+        """A reset when nothing is running, and what it leaves."""
+        accepted = self.target.reset()
+        law = Prediction(*theory.predict(theory.resets_accepted, 0))
+        self._measure(EMPTIES, "reset, nothing is running", "accepted", "resets", int(accepted), law, key=True)
+        nothing = self.cache.laws.predict_new(len(self.prompt))
+        self.session.expect(2)
+        self._ask_served(EMPTIES, "plain, after that", nothing, True, key=True)
+        self._ask_served(EMPTIES, "salted, after that", nothing, True, cache_salt=self._salt)
+
+    def _ask_served(self, part: str, row: str, law: Prediction, is_counted: bool, *, key: bool = False, **fields: Any) -> None:
+        """One request by all of its server's witnesses; what is unknown is left out."""
+        self.target.counters()
+        completion = self.target.complete(self.prompt, **fields)
+        self.session.progress(f"{self.cache.title}: {row}")
+        counted = self.target.counters()
+        if completion.num_cached_tokens is not None:
+            self._measure(part, row, "hits", "tokens", completion.num_cached_tokens, law, key=key)
+        if counted.hits is None or counted.queries is None:
+            return
+        length = int(self.cache.laws.predict(theory.queries, 1, len(self.prompt)).value)
+        if counted.queries not in (0, length):
+            self.doubts.append(doubt_of_traffic(f"{self.cache.title}: {row}", counted.queries, length))
+            return
+        due = self.cache.laws.predict(theory.queries, int(is_counted), len(self.prompt))
+        if completion.evidence is not None and completion.evidence.usage is not None:
+            self._measure(part, row, "counted", "tokens", counted.hits, law)
+        self._measure(part, row, "queries", "tokens", counted.queries, due, key=key)
+        self.doubts += disagreements(f"{self.cache.title}: {row}", [completion])
 
     def ask_resets(self) -> None:
         """Resets with and without a request that holds blocks; the cache is warm, for two salts, when this begins."""

@@ -17,6 +17,7 @@ from labs.caches import Cache
 from labs.counted_request import send_counted
 from labs.protocol import LabSession, Measurement, Prediction
 from labs.series import prove_cold
+from labs.witnesses import counted_beside
 from labs.workload import SharedPrefixWorkload, TokenIds
 
 MIN_SWEEP = 16  # matches per unit, at least
@@ -56,7 +57,8 @@ class MatchSweep:
 
     @property
     def group(self) -> str:
-        return f"all remainders, {'hash cache' if self.cache.is_hash else 'radix cache'}"
+        kind = "hash cache" if self.cache.is_hash else "radix cache"
+        return f"all remainders, {kind if self.cache.engine_fields else self.cache.title}"
 
     @property
     def row(self) -> str:
@@ -65,8 +67,8 @@ class MatchSweep:
 
 def run_match_sweep(session: LabSession, sweep: MatchSweep, named_prompt: TokenIds) -> tuple[list[Measurement], bool]:
     """Every match's hits against the law, their mean loss, the unit they fit, and the names of `named_prompt`."""
-    unit = sweep.cache.unit
-    laws = [theory.reuse(match, len(prompt), unit) for match, prompt in zip(sweep.matches, sweep.prompts)]
+    unit, front = sweep.cache.unit, sweep.cache.num_front
+    laws = [sweep.cache.laws.predict(theory.reuse, match, len(prompt)) for match, prompt in zip(sweep.matches, sweep.prompts)]
     mean_law = Prediction(*theory.predict(theory.mean_rounding_loss, unit))
     blocks = sweep.cache.blocks_for(len(sweep.base) + sum(map(len, sweep.prompts)), len(sweep.prompts))
     target = session.open_target(**sweep.cache.engine_fields, num_gpu_blocks=blocks)
@@ -74,24 +76,27 @@ def run_match_sweep(session: LabSession, sweep: MatchSweep, named_prompt: TokenI
         cold = prove_cold(session, target, sweep.canary_ids)
         target.complete(sweep.base)
         label = f"{sweep.group}, {sweep.row}"
-        hits = [send_counted(session, target, prompt, label).num_cached_tokens for prompt in sweep.prompts]
-        num_names = len(target.block_hashes(named_prompt))
+        completions = [send_counted(session, target, prompt, label) for prompt in sweep.prompts]
+        names = target.block_hashes(named_prompt)
     finally:
         target.close()
-    as_predicted = sum(one == law for one, law in zip(hits, laws))
-    lost = sum(sweep.matches) - sum(hits)
+    hits = [one.num_cached_tokens for one in completions]
+    as_predicted = sum(one == law.value for one, law in zip(hits, laws))
     each = Prediction(len(laws), f"each of {len(laws)} requests finds {unit}·⌊m/{unit}⌋ of its m tokens")
-    fitted = fitted_unit(list(zip(sweep.matches, map(len, sweep.prompts), hits)), unit, sweep.group, sweep.row)
-    assert fitted is not None, "a match of 2·unit − 1 tokens leaves one unit"
-    found = [
-        Measurement("requests", "requests", (as_predicted,), sweep.group, sweep.row, each),
-        Measurement("mean_loss", "tokens", (lost / len(hits),), sweep.group, sweep.row, mean_law),
-        fitted,
-    ]
-    if sweep.cache.is_hash:
+    found = [Measurement("requests", "requests", (as_predicted,), sweep.group, sweep.row, each)]
+    if None not in hits:
+        matches = [match + front for match in sweep.matches]
+        lost = sum(matches) - sum(hits)
+        lengths = [len(prompt) + front for prompt in sweep.prompts]
+        fitted = fitted_unit(list(zip(matches, lengths, hits)), unit, sweep.group, sweep.row)
+        assert fitted is not None, "a match of 2·unit − 1 tokens leaves one unit"
+        found += [Measurement("mean_loss", "tokens", (lost / len(hits),), sweep.group, sweep.row, mean_law), fitted]
+    due = Prediction(sum(law.value for law in laws), "the sum over the requests")
+    found += counted_beside(sweep.group, sweep.row, completions, due)
+    if sweep.cache.is_hash and names:
         law = Prediction(*theory.predict(theory.full_blocks, len(named_prompt), unit))
         note = f"names: of a prompt of {len(named_prompt):,} tokens"
-        found.append(Measurement("names", "blocks", (num_names,), sweep.group, sweep.row, law, note=note))
+        found.append(Measurement("names", "blocks", (len(names),), sweep.group, sweep.row, law, note=note))
     session.record(*found)
     return found, cold
 

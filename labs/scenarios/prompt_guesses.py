@@ -17,8 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import Sequence
 
 from engine.errors import ConfigError
+from labs import theory
+from labs.caches import Cache
 from labs.protocol import LabSession
 from labs.targets.base import Completion, Target, TargetError
+from labs.witnesses import Doubt, disagreements
 from labs.workload import TokenIds
 
 GUESSES = ("right guess", "unrelated (control)")
@@ -90,13 +93,13 @@ class PromptGuesses:
         """The same with fewer trials."""
         return replace(self, victims=self.victims[:num_trials], controls=self.controls[:num_trials])
 
-    def aligned_known(self, unit: int) -> TokenIds:
-        """The known prefix of whole blocks: every further right token is the first of a block."""
-        return self.known[: len(self.known) // unit * unit]
+    def aligned_known(self, unit: int, num_front: int = 0) -> TokenIds:
+        """The known prefix of whole blocks, with what a server puts in front: the next token is the first of a block."""
+        return self.known[: max(0, (len(self.known) + num_front) // unit * unit - num_front)]
 
-    def victim_prompt(self, unit: int) -> TokenIds:
+    def victim_prompt(self, unit: int, num_front: int = 0) -> TokenIds:
         """Known and secret tokens, and one more: a match never ends with the last."""
-        return (*self.aligned_known(unit), *self.secret, self.filler)
+        return (*self.aligned_known(unit, num_front), *self.secret, self.filler)
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class WholeGuesses:
     firsts: tuple[int, ...]  # tokens found by the victim's prompt, before anybody guesses
     repeats: tuple[int, ...]  # and again: what his cache still gives him
     near: tuple[int, ...]  # by the guess with the wrong first token
+    doubts: tuple[Doubt, ...] = ()  # of a server whose witnesses disagree
 
     def quickness(self, guess: str) -> list[float]:
         """Larger is sooner; times a clock cannot tell apart are equal."""
@@ -131,14 +135,15 @@ def guess_prompts(session: LabSession, target: Target, label: str, arm: Arm, gue
     session.progress(f"{label}, {arm.title}: a near guess")
     everything = [*firsts, *repeats, *near, *(one for completions in answers.values() for one in completions)]
     counted, reported = target.counters().hits, sum(hits_of(everything))
-    if counted != reported:
+    if session.open_target.served is None and counted != reported:
         raise TargetError(f"{label}: requests report {reported} cached tokens, the counters say {counted}")
-    return WholeGuesses(answers, hits_of(firsts), hits_of(repeats), hits_of(near))
+    doubts = tuple(disagreements(f"{label}, {arm.title}", everything))
+    return WholeGuesses(answers, hits_of(firsts), hits_of(repeats), hits_of(near), doubts)
 
 
 def hits_of(completions: Sequence[Completion]) -> tuple[int, ...]:
-    """Tokens that each found."""
-    return tuple(one.num_cached_tokens or 0 for one in completions)
+    """Tokens that each found; without those of which a server does not tell."""
+    return tuple(one.num_cached_tokens for one in completions if one.num_cached_tokens is not None)
 
 
 @dataclass(frozen=True)
@@ -149,26 +154,30 @@ class TokenGuesses:
     num_requests: int
 
 
-def guess_tokens(session: LabSession, target: Target, label: str, arm: Arm, guesses: PromptGuesses) -> TokenGuesses:
+def guess_tokens(session: LabSession, target: Target, cache: Cache, arm: Arm, guesses: PromptGuesses) -> TokenGuesses:
     """Try every candidate for the next token, keep the one that is found beyond what is known, go on; stop at silence."""
-    unit = target.info.unit_size
-    known, num_requests = guesses.aligned_known(unit), 0
-    target.complete(guesses.victim_prompt(unit), cache_salt=arm.victim_salt)
+    label, unit, front = cache.title, cache.unit, cache.num_front
+    known, num_requests = guesses.aligned_known(unit, front), 0
+    # Beside a drafter the last unit of what is known is not found either.
+    silence = int(cache.laws.predict(theory.reuse, len(known), len(known) + 2).value)
+    target.complete(guesses.victim_prompt(unit, front), cache_salt=arm.victim_salt)
     session.progress(f"{label}, {arm.title}: the victim's prompt")
     for num_found in range(len(guesses.secret)):
         right = None
         for candidate in guesses.candidates:
             num_requests += 1
-            if probe(session, target, label, arm, (*known, candidate, guesses.filler)) > len(known):
+            if probe(session, target, label, arm, (*known, candidate, guesses.filler)) > silence:
                 right = candidate
         if right is None:
             return TokenGuesses(num_found, num_requests)
-        known = (*known, right)
+        known, silence = (*known, right), silence + 1
     return TokenGuesses(len(guesses.secret), num_requests)
 
 
 def probe(session: LabSession, target: Target, label: str, arm: Arm, prompt: Sequence[int]) -> int:
-    """Tokens that the neighbour's prompt finds."""
+    """Tokens that the neighbour's prompt finds. Raises TargetError when a server does not tell: silence would be an answer."""
     hits = target.complete(prompt, cache_salt=arm.neighbour_salt).num_cached_tokens
     session.progress(f"{label}, {arm.title}: guessing tokens")
-    return hits or 0
+    if hits is None:
+        raise TargetError(f"{label}: the server does not tell what a guess found; guesses cannot be told apart")
+    return hits

@@ -11,12 +11,14 @@ The prefix cache holds the system prompt once for each salt, and computes it onc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterator
+from typing import Iterator, Sequence
 
 from labs import theory
+from labs.caches import Cache
 from labs.protocol import LabSession, Measurement, Prediction
 from labs.salts import salts
-from labs.targets.base import Target
+from labs.targets.base import Completion, Target
+from labs.witnesses import counted_beside
 from labs.workload import SharedPrefixWorkload
 
 SCOPES = ("none", "tenant", "user", "request")
@@ -53,30 +55,59 @@ class SaltSeries:
 
 
 def measure_salts(
-    session: LabSession, target: Target, series: SaltSeries, workload: SharedPrefixWorkload, group: str, seed: int
+    session: LabSession, target: Target, cache: Cache, series: SaltSeries, workload: SharedPrefixWorkload, seed: int
 ) -> list[Measurement]:
     """Send all requests, one after the other; hits, hit rate, and the blocks they leave in the cache.
 
-    The target is cold but for a canary; the pool holds everything. `group` is the table's title.
+    The target is cold but for a canary; the pool holds everything.
     """
-    unit, prompts = target.info.unit_size, workload.prompts
-    sizes = (series.num_requests, series.num_groups, len(workload.shared_ids), len(prompts[0]), unit)
-    hits = theory.predict(theory.grouped_prefix_hits, *sizes)
-    queries = theory.queries(series.num_requests, len(prompts[0]))
-    blocks = theory.predict(theory.grouped_prefix_blocks, *sizes)
-    cache = target.engine.manager.prefix_cache
-    num_before = cache.num_cached_keys
+    group = f"{cache.title}: what salts cost"
+    prompts, laws = workload.prompts, cache.laws
+    num_shared, length, is_key = len(workload.shared_ids), len(prompts[0]), series.scope == "user"
+    later = laws.predict(theory.reuse, num_shared, length)
+    # A salt's first request finds nothing at all; without salts it finds what a server puts in front of every prompt.
+    first = laws.predict(theory.reuse, 0, length) if series.scope == "none" else laws.predict_new(length)
+    each = [first] * series.num_groups + [later] * (series.num_requests - series.num_groups)
+    hits = laws.total(each, theory.grouped_prefix_hits, series.num_requests, series.num_groups, num_shared, length)
+    queries = laws.predict(theory.queries, series.num_requests, length)
+    rate = Prediction(*theory.predict(theory.hit_rate, int(hits.value), int(queries.value)))
+    names = None if target.engine is None else target.engine.manager.prefix_cache
+    num_before = 0 if names is None else names.num_cached_keys
     target.counters()
+    completions = []
     for prompt, salt in zip(prompts, series.salts(seed), strict=True):
-        target.complete(prompt, cache_salt=salt)
+        completions.append(target.complete(prompt, cache_salt=salt))
         session.progress(f"{group}: {series.row}")
     counted = target.counters()
-    rate = theory.predict(theory.hit_rate, hits.value, queries)
-    num_blocks, is_key = cache.num_cached_keys - num_before, series.scope == "user"
+    if names is None:
+        return _judge_served(session, group, series.row, completions, (hits, queries, rate), is_key)
+    blocks = theory.predict(theory.grouped_prefix_blocks, series.num_requests, series.num_groups, num_shared, length, cache.unit)
     found = [
-        Measurement("hits", "tokens", (counted.hits,), group, series.row, Prediction(*hits), key=is_key),
-        Measurement("hit_rate", "ratio", (counted.hits / max(1, counted.queries),), group, series.row, Prediction(*rate)),
-        Measurement("blocks", "blocks", (num_blocks,), group, series.row, Prediction(*blocks), key=is_key),
+        Measurement("hits", "tokens", (counted.hits,), group, series.row, hits, key=is_key),
+        Measurement("hit_rate", "ratio", (counted.hits / max(1, counted.queries),), group, series.row, rate),
+        Measurement("blocks", "blocks", (names.num_cached_keys - num_before,), group, series.row, Prediction(*blocks), key=is_key),
+    ]
+    session.record(*found)
+    return found
+
+
+def _judge_served(
+    session: LabSession,
+    group: str,
+    row: str,
+    completions: Sequence[Completion],
+    laws: tuple[Prediction, Prediction, Prediction],
+    is_key: bool,
+) -> list[Measurement]:
+    """A server's account: what requests found of what they looked up; how many blocks it keeps it does not tell."""
+    hits, queries, rate = laws
+    cached = [one.num_cached_tokens for one in completions]
+    if None in cached:
+        return []
+    found = [
+        Measurement("hits", "tokens", (sum(cached),), group, row, hits, key=is_key),
+        *counted_beside(group, row, completions, hits),
+        Measurement("hit_rate", "ratio", (sum(cached) / int(queries.value),), group, row, rate),
     ]
     session.record(*found)
     return found

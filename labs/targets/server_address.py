@@ -37,6 +37,7 @@ class ServerAddress:
         """Raises TargetUnavailable, without showing a password, for what is no http address."""
         accepted = "http://HOST:PORT or https://HOST"
         try:
+            url.encode("utf-8")  # bytes that a shell handed over as they were are no text
             parts = urlsplit(url.strip())
             host, port = parts.hostname, parts.port
         except ValueError:

@@ -89,6 +89,10 @@ class _StubTarget:
 @dataclass
 class _OpenStub:
     kind: str
+    served = None
+
+    def notes(self):
+        return ()
 
     def __call__(self, **engine_fields):
         return _StubTarget()

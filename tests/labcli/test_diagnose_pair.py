@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from engine.config import EngineConfig
+from labs.cache_laws import CacheLaws
 from labs.scenarios.prefix_series import PrefixSeries
 from labs.targets.open_target import SIM_MODEL, open_target_factory
 from labs.workload import SharedPrefixWorkload
@@ -49,7 +50,7 @@ def series():
     workload = SharedPrefixWorkload.from_token_ids(
         vocab_size=30_000, seed=0, num_shared=2000, num_tail=200, num_requests=3, num_markers=12
     )
-    return PrefixSeries(workload, 16, 0)
+    return PrefixSeries(workload, CacheLaws(16), 0)
 
 
 def counted_by_the_engine(requests, cache):

@@ -9,6 +9,7 @@ import pytest
 
 from labcli.record_comparison import UnlikeRecords, compare_records
 from labcli.results_store import ResultsStore
+from labcli.target_facts import TargetFacts
 from labs.protocol import Measurement, Prediction
 
 
@@ -82,6 +83,35 @@ def test_times_of_unlike_runs_are_not_compared_and_the_reason_is_given(run, chan
     assert verdicts(compared) == {("count", "hits"): counts, ("time", "ttft"): "not compared"}
     assert compared.not_compared["times"].startswith(reason)
     assert ("counts" in compared.not_compared) == (counts == "not compared")
+
+
+def served_by(kind, address="http://10.0.0.1:8000", **settings):
+    config = {"address": address, "version": "0.32.0", "is_labcli": False, **settings}
+    opened = [{"model": "smollm2", "dtype": "unknown", "device": "a server", "config": config}]
+    return {"target": {"kind": kind, "engine_config": None, "opened": opened}}
+
+
+def test_a_server_is_known_by_kind_version_and_model(run):
+    assert TargetFacts.of(run(**served_by("vllm"))).words == "vllm 0.32.0 smollm2"
+    assert TargetFacts.of(run(**served_by("openai", version=None))).words == "openai smollm2"
+    assert TargetFacts.of(run(**served_by("sglang", is_labcli=True))).words == "labcli serve (sglang) smollm2"
+
+
+@pytest.mark.parametrize(
+    ("other", "counts", "reason"),
+    [
+        (served_by("vllm"), "equal", None),
+        (served_by("vllm", "http://10.0.0.2:8000"), "equal", "the servers are at http://10.0.0.1:8000 and http://10.0.0.2:8000"),
+        (served_by("vllm", version="0.33.0"), "equal", None),
+        (served_by("sglang"), "not compared", "the targets are vllm and sglang"),
+        (served_by("vllm", is_labcli=True), "not compared", "the targets are vllm and labcli serve (vllm)"),
+        ({}, "not compared", "the targets are vllm and engine"),
+    ],
+)
+def test_a_server_s_record_is_compared_with_its_like(run, other, counts, reason):
+    comparison = compare_records(run(**served_by("vllm")), run("b", **other))
+    assert verdicts(comparison)["count", "hits"] == counts
+    assert comparison.not_compared.get("times", "").startswith(reason or "") and ("times" in comparison.not_compared) is bool(reason)
 
 
 def test_times_of_two_machines_are_compared_when_asked_for(run):

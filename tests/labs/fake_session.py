@@ -8,8 +8,9 @@ from labs.targets.open_target import SIM_MODEL, open_target_factory
 
 
 class FakeSession:
-    def __init__(self, open_target=None) -> None:
+    def __init__(self, open_target=None, typed=()) -> None:
         self.open_target = open_target or open_target_factory("sim", EngineConfig(model=SIM_MODEL))
+        self.typed = frozenset(typed)
         self.measurements: list[Measurement] = []
         self.states: list[str] = []
         self.expected = self.done = 0

@@ -175,6 +175,7 @@ class OpenRealClock:
     """Simulated targets that pass for real ones."""
 
     kind = "engine"
+    served = None
 
     def __init__(self) -> None:
         self._open = FakeSession().open_target

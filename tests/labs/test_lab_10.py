@@ -10,6 +10,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache import kv_cache_manager
 from engine.kvcache.prefix_cache import NO_MATCH
+from labs.caches import radix_cache
 from labs.lab_10_isolation_and_timing import LAB, Config
 from labs.protocol import LabReport
 from labs.scenarios.prompt_guesses import Arm, PromptGuesses, guess_tokens
@@ -173,6 +174,7 @@ class OpenRealClock:
     """Simulated targets that pass for real ones: the clock is nobody's model."""
 
     kind = "engine"
+    served = None
 
     def __init__(self) -> None:
         self._open = FakeSession().open_target
@@ -209,8 +211,8 @@ def test_a_neighbour_finds_nothing_with_a_salt_of_his_own():
     )
     with_salt, without = Arm("salts", "a", "b"), Arm("no salts", None, None)
     session = FakeSession()
-    assert guess_tokens(session, target, "", with_salt, guesses).num_found == 0
-    assert guess_tokens(session, target, "", without, guesses).num_found == 5
+    assert guess_tokens(session, target, radix_cache(1), with_salt, guesses).num_found == 0
+    assert guess_tokens(session, target, radix_cache(1), without, guesses).num_found == 5
 
 
 @pytest.mark.parametrize(

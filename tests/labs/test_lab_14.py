@@ -233,6 +233,7 @@ class OpenRealClock:
     """Simulated targets that pass for real ones: the clock is nobody's model."""
 
     kind = "engine"
+    served = None
 
     def __init__(self, **engine_fields) -> None:
         self._open = open_target_factory("sim", EngineConfig(model=SIM_MODEL, **engine_fields))

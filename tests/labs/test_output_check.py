@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from labs.output_check import check_outputs, num_unexplained, output_law
+from labs.output_check import (
+    HALF_NEAR_TIE,
+    check_outputs,
+    compare_on_server,
+    judge_on_server,
+    num_unexplained,
+    output_law,
+)
 from labs.targets.base import Completion
+from tests.labs.fake_server_target import FakeServer
+from tests.labs.fake_session import FakeSession
 
 
 def completion(tokens, gaps=(2.0, 0.1, 2.0)) -> Completion:
@@ -49,3 +60,46 @@ def test_no_output_may_differ_where_it_could_and_nothing_is_predicted_where_it_c
     law = output_law("engine")
     assert law.value == 0 and "do not depend on the cache" in law.law
     assert "preemption" in output_law("engine", "preemption").law and output_law("sim") is None
+
+
+@pytest.mark.parametrize(
+    ("found", "judged", "words"),
+    [
+        (EQUAL, 0, ""),
+        (COLD_PARTS, None, "answers the same prompt differently without it"),
+        (check([1, 2, 3], [1, 2, 3], [1, 9, 9], gaps=()), None, "does not tell how close"),
+        (WARM_PARTS, 0, "A near tie"),
+        (check([1, 2, 3], [1, 2, 3], [1, 9, 9], gaps=(2.0, 0.3, 2.0)), 1, "NOT a near tie"),
+    ],
+    ids=["equal", "two cold runs part", "no gaps", "near tie", "wide gap"],
+)
+def test_on_a_server_a_difference_is_judged_only_beyond_what_half_precision_can_move(found, judged, words):
+    verdict, why = judge_on_server(found)
+    assert verdict == judged and words in why
+
+
+def test_equal_outputs_without_gaps_are_equal_all_the_same():
+    found = check([1, 2], [1, 2], [1, 2], gaps=())
+    assert judge_on_server(found) == (0, "") and "gap of the two best tokens unknown" in found.text
+
+
+def test_a_server_that_answers_otherwise_when_warm_does_not_pass():
+    class WrongWhenWarm:
+        """Says another last token when anything came from the cache."""
+
+        def __init__(self, inside):
+            self._inside, self.info = inside, inside.info
+
+        def __getattr__(self, name):
+            return getattr(self._inside, name)
+
+        def complete(self, *arguments, **fields):
+            found = self._inside.complete(*arguments, **fields)
+            ids = found.output_token_ids
+            return replace(found, output_token_ids=(*ids[:-1], ids[-1] + 1)) if found.num_cached_tokens else found
+
+    session = FakeSession(FakeServer())
+    target = WrongWhenWarm(session.open_target())
+    found, cold = compare_on_server(session, target, "t", range(100), range(500, 520), 4)
+    assert cold and (found.control_parted, found.parted, found.has_control) == (None, 3, True)
+    assert judge_on_server(found)[0] == int(found.gap >= HALF_NEAR_TIE)

@@ -19,9 +19,10 @@ def counters(seen: Observations) -> Verdict | None:
     if not (last.is_known and seen.first_reading.is_known) or None in lengths or seen.failures:
         return None
     own, counted_own = sum(lengths), sum(one.cached or 0 for one in seen.sent)
-    if not growth.is_known:
+    if not growth.is_known or seen.num_falls:
         finding = "The counters fell while the probe ran: the server was restarted, or several replicas answer /metrics."
         evidence = (f"looked up before: {seen.first_reading.queries:,}, after: {last.queries:,}",)
+        evidence += (f"readings lower than the one before: {seen.num_falls:,}",) if seen.num_falls else ()
         return Verdict("counters", FAULT, STRONG, finding, evidence, "Read each replica's counters, and only their growth.")
     evidence = (
         f"looked up meanwhile: {growth.queries:,} tokens, of this probe's own {own:,}",

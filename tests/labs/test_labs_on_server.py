@@ -1,0 +1,227 @@
+"""Labs on a server: every prediction is met on a right one of any kind and manner, and a wrong one does not pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import ConfigError
+from engine.kvcache import block_hash, kv_cache_manager
+from labs.catalog import find_labs, lookup
+from labs.lab_03_aligned_prompt import Config as AlignedConfig
+from labs.lab_04_prefix_cache_hit_rate import Config as HitRateConfig
+from labs.protocol import LabReport
+from labs.targets.base import TargetUnavailable
+from labs.targets.open_server import OpenServer
+from labs.targets.server_address import ServerAddress
+from labs.targets.server_run import ServerRun
+from tests.broken_rules import name_blocks_without_their_parents
+from tests.engine.server.served import served
+from tests.labs.fake_server_target import FakeServer
+from tests.labs.fake_session import FakeSession
+
+ON_SERVERS = [entry for entry in find_labs() if "server" in entry.load().targets]
+
+SERVERS = {
+    "vllm, block 16": {},
+    "vllm, block 32": {"unit": 32},
+    "vllm beside a drafter": {"unit": 32, "has_drafter": True},
+    "sglang, page 1": {"kind": "sglang", "unit": 1},
+    "sglang, page 16": {"kind": "sglang", "unit": 16},
+    "a large unit": {"unit": 784},
+    "short prompts only": {"max_model_len": 200},
+    "a BOS in front": {"num_front": 1},
+    "a template in front": {"num_front": 20},
+    "no usage": {"tells_usage": False},
+    "no counters": {"tells_counters": False},
+    "others' traffic": {"num_foreign": 50},
+}
+# What a lab cannot do on some servers, and says.
+IMPOSSIBLE = {(10, "a template in front")}
+
+
+def run(number: int, server, config=None, typed=()) -> tuple[LabReport, FakeSession]:
+    lab = lookup(str(number)).load()
+    session = FakeSession(server, typed)
+    report = lab.run(session, config or lab.quick)
+    assert tuple(session.measurements) == report.measurements, "an interrupted run keeps what the session was told"
+    assert session.done == session.expected
+    return report, session
+
+
+def names(report: LabReport, row: str) -> dict[str, tuple]:
+    return {one.name: one.samples for one in report.measurements if one.row == row}
+
+
+def test_these_labs_run_on_servers():
+    assert [entry.number for entry in ON_SERVERS] == [2, 3, 4, 5, 6, 10, 13]
+    for entry in ON_SERVERS:
+        lab = entry.load()
+        assert set(lab.in_process_fields) < set(lab.config_type.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("entry", ON_SERVERS, ids=lambda entry: entry.label)
+def test_a_right_server_meets_every_prediction(entry, server):
+    if (entry.number, server) in IMPOSSIBLE:
+        with pytest.raises(TargetUnavailable, match="in front of every prompt.*; accepted: a server that takes token ids"):
+            run(entry.number, FakeServer(**SERVERS[server]))
+        return
+    report, _ = run(entry.number, FakeServer(**SERVERS[server]))
+    assert [one for one in report.measurements if one.agrees is False] == []
+    assert report.cache_state == "cold" and report.conclusion
+    assert sum(one.predicted is not None for one in report.measurements) >= 4
+    assert any(one.predicted is not None and one.predicted.value > 0 and one.unit == "tokens" for one in report.measurements)
+
+
+@pytest.mark.parametrize("entry", ON_SERVERS, ids=lambda entry: entry.label)
+def test_counters_that_stand_still_fail_as_one_witness_and_are_told(entry):
+    report, _ = run(entry.number, FakeServer(is_counting=False))
+    missed = [one for one in report.measurements if one.agrees is False]
+    assert missed and {one.name for one in missed} <= {"counted", "queries"}
+    assert any("replies report" in line and "one of the two is wrong" in line for line in report.findings)
+
+
+@pytest.mark.parametrize("number", [4, 10, 13])
+def test_a_server_that_ignores_salts_does_not_pass(number):
+    report, _ = run(number, FakeServer(keeps_salts=False))
+    assert not report.agrees
+
+
+def test_lab_04_says_that_salts_are_ignored():
+    report, _ = run(4, FakeServer(keeps_salts=False))
+    assert any("NOT isolated" in line and "ignores cache_salt" in line for line in report.findings)
+    assert any("the second cold run was not cold" in line for line in report.findings)
+
+
+def test_lab_04_s_published_integers_on_blocks_of_32():
+    report, _ = run(4, FakeServer(unit=32), HitRateConfig())
+    assert names(report, "shared system prompt, 10 requests")["later"] == (1984,) * 9
+    repeat = names(report, "repeat of 4,000 tokens")
+    assert (repeat["first"], repeat["later"], repeat["total"], repeat["counted"]) == ((0,), (3968,), (3968,), (3968,))
+    assert report.agrees and "aligned" in report.details["workloads"]
+
+
+def test_lab_04_takes_the_most_whole_blocks_that_fit_and_says_so():
+    report, _ = run(4, FakeServer(unit=32, max_model_len=2_400), HitRateConfig())
+    assert names(report, "repeat of 2,368 tokens")["later"] == (2336,)
+    assert any("74 of them" in line and "not 125" in line for line in report.findings)
+
+
+def test_a_default_that_is_too_long_gives_way_and_a_typed_one_is_refused():
+    report, _ = run(4, FakeServer(max_model_len=1_000), HitRateConfig())
+    assert any("shared_tokens 2000 → " in line for line in report.findings)
+    with pytest.raises(ConfigError, match="shared_tokens is 2000; accepted: at most"):
+        run(4, FakeServer(max_model_len=1_000), HitRateConfig(), typed=("shared_tokens",))
+    with pytest.raises(ConfigError, match="prompt_tokens is .*; accepted: at most"):
+        run(3, FakeServer(max_model_len=1_000), AlignedConfig(), typed=("prompt_tokens",))
+
+
+def test_a_server_s_requests_are_kept_with_both_witnesses_and_without_prompts():
+    report, _ = run(4, FakeServer())
+    (series,) = report.details["requests"].values()
+    for entry in (entry for entries in series.values() for entry in entries):
+        assert set(entry) == {"prompt_tokens", "predicted_hits", "hits", "ttft_s", "usage", "counted"}
+        assert entry["usage"] == entry["counted"] == entry["predicted_hits"]
+    report, _ = run(4, FakeServer(tells_counters=False))
+    (series,) = report.details["requests"].values()
+    assert {entry["counted"] for entries in series.values() for entry in entries} == {None}
+
+
+def test_lab_04_hears_the_clock_as_a_third_witness():
+    report, _ = run(4, FakeServer())
+    assert any("timing agrees with the counts" in line for line in report.findings)
+    report, _ = run(4, FakeServer(is_counting=False, tells_usage=False))
+    assert not report.agrees
+    assert any("timing contradicts the counts: 0 hits reported" in line for line in report.findings)
+
+
+def test_an_output_that_is_not_told_is_not_compared():
+    report, _ = run(4, FakeServer(tells_ids=False))
+    assert any("does not tell the ids it generated" in line for line in report.findings)
+    assert not any(one.row.startswith("greedy output") for one in report.measurements)
+    with pytest.raises(TargetUnavailable, match="return_token_ids"):
+        run(6, FakeServer(tells_ids=False))
+
+
+def test_lab_03_shows_the_rule_at_125_of_the_server_s_own_blocks():
+    report, _ = run(3, FakeServer(unit=32), AlignedConfig())
+    assert names(report, "repeat of 4,000 tokens") == {"hits": (3968,), "blocks": (124,), "counted": (3968,)}
+    assert names(report, "repeat of 4,001 tokens")["hits"] == (4000,)
+    drafted, _ = run(3, FakeServer(unit=32, has_drafter=True), AlignedConfig())
+    assert names(drafted, "repeat of 4,000 tokens")["hits"] == (3936,)
+    assert any("a drafter's block more at every such length" in line for line in drafted.findings)
+
+
+def test_lab_05_finds_the_unit_in_force_from_the_hits_alone():
+    for unit in (16, 784):
+        report, _ = run(5, FakeServer(unit=unit))
+        assert {one.value for one in report.measurements if one.name == "fitted_unit"} == {unit}
+        assert any("is shorter than one block" in line for line in report.findings)
+    report, _ = run(5, FakeServer(unit=700, max_model_len=600))
+    assert any("no prompt of at most 599 tokens can fill a block of 700" in line for line in report.findings)
+    assert report.cache_state == "uncontrolled", "where nothing can hit, no miss proves anything"
+
+
+def test_lab_13_asks_no_reset_where_there_is_none():
+    report, _ = run(13, FakeServer(isolation="renamed"))
+    assert report.agrees and not any(one.name == "accepted" for one in report.measurements)
+    assert any("no reset that a client may use" in line for line in report.findings)
+
+
+def test_lab_13_leaves_out_prompt_logprobs_where_they_are_refused():
+    report, _ = run(13, FakeServer(kind="sglang", unit=1))
+    assert report.agrees and not any("prompt_logprobs" in one.row for one in report.measurements)
+    assert any("prompt_logprobs are not asked" in line for line in report.findings)
+
+
+def test_a_server_that_keeps_what_a_reset_should_drop_is_uncontrolled(monkeypatch):
+    server = FakeServer()
+    monkeypatch.setattr(server._inside.__class__, "reset", lambda self: True)
+    report, session = run(3, server)
+    assert report.cache_state == "uncontrolled" and "cold" not in session.states
+
+
+# Over HTTP: our own server
+
+
+def over_http(url: str) -> OpenServer:
+    return OpenServer(ServerRun(ServerAddress.of(url)))
+
+
+HTTP_SERVERS = {
+    "vllm": {"num_gpu_blocks": 4_000},
+    "vllm, block 32, no reset, no usage": {"block_size": 32, "num_gpu_blocks": 2_000, "reset_endpoint": False, "cache_report": False},
+    "vllm beside a drafter, no counters": {"use_eagle": True, "num_gpu_blocks": 4_000, "metrics_endpoint": False},
+    "sglang": {"flavor": "sglang", "num_gpu_blocks": 60_000},
+    "sglang, page 16, no usage": {"flavor": "sglang", "page_size": 16, "num_gpu_blocks": 4_000, "cache_report": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("number", "manners"),
+    [(number, manners) for number in (2, 3, 6, 13) for manners in ("vllm", "sglang")] + [(4, manners) for manners in HTTP_SERVERS],
+)
+def test_our_own_server_meets_every_prediction_over_http(number, manners):
+    with served(**HTTP_SERVERS[manners]) as url:
+        report, _ = run(number, over_http(url))
+    assert [one for one in report.measurements if one.agrees is False] == []
+    assert report.cache_state == "cold"
+
+
+def break_cap(monkeypatch):
+    def lookup_all(self, request):
+        return self.prefix_cache.match(request, request.num_tokens)
+
+    monkeypatch.setattr(kv_cache_manager.KVCacheManager, "get_computed_blocks", lookup_all)
+
+
+def break_parent(monkeypatch):
+    monkeypatch.setattr(block_hash.BlockHasher, "extend", name_blocks_without_their_parents)
+
+
+@pytest.mark.parametrize(("broken", "number"), [(break_cap, 3), (break_cap, 4), (break_parent, 4)])
+def test_a_broken_engine_behind_http_does_not_pass(monkeypatch, broken, number):
+    broken(monkeypatch)
+    with served(num_gpu_blocks=4_000) as url:
+        report, _ = run(number, over_http(url))
+    assert not report.agrees
