@@ -2,7 +2,9 @@
 #
 #   make lab         set up .venv, then run Lab 04 on the bundled model
 #   make test        the same set-up, then the whole test suite
-#   make test-vllm   besides, an environment with vLLM (minutes, gigabytes), then compare with it: random workloads, hashes
+#   make test-vllm   besides, an environment with vLLM (minutes, gigabytes), then compare with it: random workloads, hashes,
+#                    labs and probes on its server, its benchmark on ours
+#   make test-sglang besides, an environment with SGLang (minutes, gigabytes), then labs and probes on its server
 #
 # Variables: PYTHON     the interpreter that makes .venv, 3.11 or newer      make lab PYTHON=python3.12
 #            PIP_FLAGS  more options for pip, such as another package index  make lab PIP_FLAGS="--extra-index-url URL"
@@ -16,10 +18,14 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
-VLLM_TESTS := tests/labs/test_vllm_hashing.py tests/labs/test_vllm_recorder.py tests/labs/test_cache_bench.py tests/labs/test_vllm_engine.py
+VLLM_TESTS := tests/labs/test_vllm_hashing.py tests/labs/test_vllm_recorder.py tests/labs/test_cache_bench.py tests/labs/test_vllm_engine.py \
+  tests/servers/test_real_vllm.py tests/servers/test_bench_serve.py
+SGLANG_VENV := .venv-sglang
+SGLANG_STAMP := $(SGLANG_VENV)/.installed
+SGLANG_TESTS := tests/servers/test_real_sglang.py
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: help lab test test-vllm clean
+.PHONY: help lab test test-vllm test-sglang clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -34,8 +40,15 @@ test-vllm: $(STAMP) $(VLLM_STAMP)
 	@LABCLI_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(VENV)/bin/python -m pytest -q $(VLLM_TESTS)
 	@$(VENV)/bin/labcli verify --against vllm --vllm-python $(VLLM_VENV)/bin/python $(ARGS)
 
+test-sglang: $(STAMP) $(SGLANG_STAMP)
+	@LABCLI_SGLANG_PYTHON=$(CURDIR)/$(SGLANG_VENV)/bin/python $(VENV)/bin/python -m pytest -q $(SGLANG_TESTS) $(ARGS)
+
 $(VLLM_STAMP): $(STAMP) tests/vllm/make_environment.py
 	$(VENV)/bin/python tests/vllm/make_environment.py $(VLLM_VENV) $(PIP_FLAGS)
+	@touch $@
+
+$(SGLANG_STAMP): $(STAMP) tests/sglang/make_environment.py
+	$(VENV)/bin/python tests/sglang/make_environment.py $(SGLANG_VENV) $(PIP_FLAGS)
 	@touch $@
 
 # The stamp is written last: a set-up that stopped half-way is taken up again, a finished one is not repeated
@@ -51,4 +64,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) build dist *.egg-info .pytest_cache .hypothesis
