@@ -89,6 +89,8 @@ class DrainingServer(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,
+            http="h11",  # the others that uvicorn finds where they are installed know no limit of a request's headers
+            ws="none",
             log_config=None,
             log_level="critical",  # its messages may quote what a client sent
             access_log=False,

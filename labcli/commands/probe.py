@@ -14,7 +14,8 @@ variable LABCLI_API_KEY. --json gives one object of these keys:
                 evidence (lines), next_step
     own_rate    of this probe's exact repeats: num_repeats, num_tokens, num_cached, rate, expected, unit, has_drafter, law
     requests    purpose, prompt (its number), turn, length, matched, cached, usage_cached, counted, salt, seconds
-    sent        num_requests, seconds, form (ids, words, text, chat), num_failed, stopped (why it ended early, or null)
+    sent        num_requests, seconds, form (ids, words, text, chat), num_failed, stopped (the limit that was met, or null),
+                left_out (questions that were not asked, or not to their end, for that limit)
 
 Neither prompts nor token ids, salts or keys are in it.
 """

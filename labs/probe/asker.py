@@ -36,6 +36,8 @@ from labs.targets.server_reply import ServerReply, Usage
 COMPLETIONS, CHATS, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
 GAUGE = "sglang:cache_hit_rate"
 MAX_FAILURES_IN_A_ROW = 3
+LAST_S = 1.0  # of the probe's time: a request that fails then was cut by it,
+PATIENCE_S, PATIENCE = 5.0, 4.0  # unless it had waited longer than this, and than so many times what others took
 SETTLE_S = 0.4  # counters lag the reply by an engine step
 MAX_UNSETTLED = 3  # requests that were never counted: then no more is waited for any
 COUNTED = (LADDER, STAIRCASE, KEPT)  # read the counters over these even where replies tell: two witnesses can be compared
@@ -105,6 +107,7 @@ class Asker:
     def ask_streamed(self, prompt: Prompt) -> Streamed | None:
         """Send a prompt for a stream that ends with usage; None when that failed otherwise than by a refusal."""
         self.budget.take(len(prompt.ids))
+        begin_s = time.perf_counter()
         is_chat = self.observations.form == "chat"
         path = CHATS if is_chat else COMPLETIONS
         body = _message(self.source.as_text(prompt)) if is_chat else {"prompt": self.source.payload(prompt)}
@@ -116,6 +119,7 @@ class Asker:
         except ServerRefused as error:
             streamed = Streamed(Usage(), str(error))
         except TargetError as error:
+            self._check_patience(len(prompt.ids), time.perf_counter() - begin_s)
             self._failed(error)
             streamed = Streamed(Usage(), str(error))
         self.observations.streamed = streamed
@@ -190,6 +194,7 @@ class Asker:
             self._failed(error)
             return None
         except TargetError as error:
+            self._check_patience(size, time.perf_counter() - begin_s)
             self._failed(error)
             return None
         finally:
@@ -208,6 +213,8 @@ class Asker:
             purpose, number, turn, num_ids, reply.usage, counted, native, seconds, at_s, matched, salt, reply.prompt_token_ids
         )  # fmt: skip
         self.observations.sent.append(sent)
+        if sent.cached == 0 or not sent.turn:
+            self.budget.learn_pace(length or size, seconds)
         return sent
 
     def _reply(self, client: ServerClient, body: Mapping[str, Any], size: int) -> tuple[ServerReply, int | None]:
@@ -247,11 +254,17 @@ class Asker:
         while True:
             self._latest = self.read_counters()
             growth = self._latest.growth_since(before)
+            growth = growth if length is None else growth.without_checks(length)
             settled = growth.is_known and length is not None and growth.queries >= length
             if settled or time.perf_counter() >= wait_until_s:
                 self._num_unsettled += not settled
                 return growth
             time.sleep(0.02)
+
+    def _check_patience(self, size: int, waited_s: float) -> None:
+        """Raises LimitReached for a request that the probe's own end has cut before it was late: no failure of the server."""
+        if self.budget.seconds_left < LAST_S and waited_s < max(PATIENCE_S, PATIENCE * self.budget.expected_s(size)):
+            raise LimitReached(f"{self.budget.limits.max_seconds:,.0f} s passed")
 
     def _refused(self, purpose: str, size: int, error: ServerRefused) -> None:
         self._num_failed = 0

@@ -12,6 +12,10 @@ MAX_REQUESTS, STRESS_REQUESTS = 300, 2_000
 MAX_TOKENS, STRESS_TOKENS = 100_000, 2_000_000  # of prompts; --stress needs several times what the pool holds
 
 
+class OutOfTime(LimitReached):
+    """The time left is too short for this question, at the pace of the server; a shorter one may still be asked."""
+
+
 @dataclass(frozen=True)
 class ProbeLimits:
     """What a person allows. Raises ValueError for a value outside what each field accepts."""
@@ -35,6 +39,7 @@ class ProbeBudget:
         self.limits = limits
         self.num_requests = 0
         self.num_tokens = 0
+        self._longest, self._longest_s = 1, 0.0  # tokens of the longest prompt that was computed, and how long that took
         self._begin_s = time.perf_counter()
 
     @property
@@ -50,15 +55,27 @@ class ProbeBudget:
         """Count tokens that a request had more than was thought."""
         self.num_tokens += max(0, num_tokens)
 
+    def learn_pace(self, num_tokens: int, seconds: float) -> None:
+        """How long a prompt took of which nothing was found; of equals the quickest counts, as the first may warm something up."""
+        if num_tokens > self._longest or (num_tokens == self._longest and seconds < self._longest_s):
+            self._longest, self._longest_s = num_tokens, seconds
+
+    def expected_s(self, num_tokens: int) -> float:
+        """About how long a prompt that must be computed will take; 0 before any was."""
+        return self._longest_s * num_tokens / self._longest
+
     @property
     def tokens_left(self) -> int:
         return self.limits.max_tokens - self.num_tokens
 
     def take(self, num_tokens: int, num_requests: int = 1) -> None:
-        """Count requests before they are sent. Raises LimitReached when a limit would be passed."""
+        """Count requests before they are sent. Raises LimitReached when a limit would be passed, OutOfTime where only this
+        one is too long."""
         limits = self.limits
         if self.seconds_left <= 0:
             raise LimitReached(f"{limits.max_seconds:,.0f} s passed")
+        if self.expected_s(num_tokens) > self.seconds_left:
+            raise OutOfTime(f"{limits.max_seconds:,.0f} s are too few for all questions at this server's pace")
         if self.num_requests + num_requests > limits.max_requests:
             raise LimitReached(f"{self.num_requests:,} requests were sent")
         if self.num_tokens + num_tokens > limits.max_tokens:

@@ -6,6 +6,7 @@ None is unknown, never zero. Prompts are numbered: equal numbers are equal promp
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from labs.probe.explanation import Explanation, explain
 from labs.targets.prefix_counters import CounterReading
@@ -116,6 +117,7 @@ class Observations:
     gauge: float | None = None  # SGLang's cache_hit_rate, at the end
     rungs: list[Rung] = field(default_factory=list)
     stopped: str = ""  # the limit that ended the run early
+    left_out: list[str] = field(default_factory=list)  # questions that were not asked, or not to their end, for that limit
     seconds: float = 0.0
     num_requests: int = 0  # with those that only found out how to send
 
@@ -155,6 +157,12 @@ class Observations:
         """Tokens found by each burst's requests, in the order sent, where all are known."""
         found = [[one.cached for one in turns] for turns in self.turns_of(BURST)]
         return [turns for turns in found if len(turns) > 1 and None not in turns]
+
+    @property
+    def is_jumping(self) -> bool:
+        """Whether counters fell between readings with nothing sent in between: several replicas answer them."""
+        known = [one for one in self.rereadings if one.is_known]
+        return any(later.queries < earlier.queries or later.hits < earlier.hits for earlier, later in pairwise(known))
 
     @property
     def is_steady(self) -> bool:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Iterator
 
 from labs.probe.asker import Asker, Connect, GivenUp
-from labs.probe.budget import STRESS_TOKENS, ProbeBudget, ProbeLimits
+from labs.probe.budget import STRESS_TOKENS, OutOfTime, ProbeBudget, ProbeLimits
 from labs.probe.observation import Observations
 from labs.probe.prompt_source import PromptSource
 from labs.probe.repeat_series import RepeatSeries
@@ -60,8 +60,6 @@ def probe(connect: Connect, settings: ProbeSettings, progress: Progress = lambda
         asker = Asker(connect, client, source, budget, seen)
         try:
             _ask(asker, settings, rng, progress)
-        except LimitReached as limit:
-            seen.stopped = str(limit)
         except GivenUp as failure:
             if not seen.sent:
                 raise TargetError(str(failure)) from failure
@@ -74,35 +72,47 @@ def probe(connect: Connect, settings: ProbeSettings, progress: Progress = lambda
 
 
 def _ask(asker: Asker, settings: ProbeSettings, rng: random.Random, progress: Progress) -> None:
-    """All stages in order; the dear ones last."""
-    seen, series = asker.observations, RepeatSeries(asker)
+    """All questions in order, the dear ones last; one that would take too long is left out, and cheaper ones go on."""
+    seen = asker.observations
     seen.first_reading = asker.read_counters()
     try:
-        progress("repeats of ever longer prompts")
-        series.climb()
-        progress("text and chat")
-        spaced = SpacedSeries(asker, series.telling, series.most)
-        spaced.begin()
-        progress("the unit of a hit")
-        series.step()
-        progress("one prompt again and again")
-        series.burst()
-        series.wait_and_repeat()
-        progress("shared fronts and salts")
-        series.share()
-        series.salt()
-        progress("text and chat again")
-        spaced.end()
-        progress("times")
-        take_times(asker, series.telling, series.most, rng)
-        if settings.stress:
-            progress("how much the pool holds")
-            fill_pool(asker, series.most)
+        for question, stage in _questions(asker, settings, rng):
+            progress(question)
+            _ask_one(seen, question, stage)
     finally:
         seen.last_reading = asker.read_counters()
-    progress("the counters, and a stream")
+    progress("the counters")
     asker.reread_counters(NUM_REREADINGS)
-    asker.ask_streamed(asker.source.fresh(33))
+    progress("a stream")
+    _ask_one(seen, "a stream", lambda: asker.ask_streamed(asker.source.fresh(33)))
+
+
+def _questions(asker: Asker, settings: ProbeSettings, rng: random.Random) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each question's name, and what asks it, made when it is its turn: later ones build on what was seen before."""
+    series = RepeatSeries(asker)
+    yield "repeats of ever longer prompts", series.climb
+    spaced = SpacedSeries(asker, series.telling, series.most)
+    yield "text and chat", spaced.begin
+    yield "the unit of a hit", series.step
+    yield "one prompt again and again", series.burst
+    yield "repeats after a pause", series.wait_and_repeat
+    yield "shared fronts", series.share
+    yield "salts", series.salt
+    yield "text and chat again", spaced.end
+    yield "times", lambda: take_times(asker, series.telling, series.most, rng)
+    if settings.stress:
+        yield "how much the pool holds", lambda: fill_pool(asker, series.most)
+
+
+def _ask_one(seen: Observations, question: str, stage: Callable[[], object]) -> None:
+    """Ask; where a limit ends that, note it. When all is used up, each question that follows is left out at once."""
+    try:
+        stage()
+    except LimitReached as limit:
+        seen.left_out.append(question)
+        # Time that is too short for one question is the weaker reason.
+        if not seen.stopped or not isinstance(limit, OutOfTime):
+            seen.stopped = str(limit)
 
 
 def _stress_limits(limits: ProbeLimits, pool_tokens: int | None) -> ProbeLimits:

@@ -16,6 +16,7 @@ from labs.probe.explanation import telling_length
 from labs.probe.observation import BURST, LADDER, LATE, NO_SALT, OTHER_SALT, OWN_SALT, SALTED, SHARED, STAIRCASE, Sent
 
 LADDER_LENGTHS = (65, 257, 1_025, 4_097)
+LONGEST_WITHOUT = 257  # tokens on the ladder of a server that says itself that it caches nothing
 NUM_BURSTS = 3
 BURST_SENDS = 6  # of each prompt, where nothing is missed
 MAX_BURST_SENDS = 16
@@ -48,7 +49,7 @@ class RepeatSeries:
         announced, own = self._observations.facts.unit_size, self._observations.prompt_tokens
         lengths = {*LADDER_LENGTHS, *([max(2 * announced + 1, MIN_LENGTH)] if announced else []), *([own] if own else [])}
         for length in sorted({min(length, self.most) for length in lengths}):
-            if length > self.most:
+            if length > self.most or (length > LONGEST_WITHOUT and self._observations.facts.is_caching is False):
                 return
             sent = self.repeat(LADDER, length, times=2, may_refuse=True)
             if sent and self._is_unseen(sent) and not self._asker.is_native and self._observations.facts.kind == "sglang":
@@ -88,7 +89,7 @@ class RepeatSeries:
                 if number + 1 >= BURST_SENDS and in_a_row >= 2 * misses + 1:
                     break
                 if number + 1 >= 2 * BURST_SENDS and misses == number + 1:
-                    break  # never found: more of the same tells nothing
+                    return  # never found: more of the same tells nothing
 
     def wait_and_repeat(self) -> None:
         """Repeats after a pause; only worth the time where bursts missed and then found."""

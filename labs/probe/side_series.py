@@ -1,9 +1,9 @@
 """What else the probe asks: texts and chats with a pause between, a stream, times, and with --stress the pool.
 
-    spaced    a prompt, a text and a chat message at the beginning and at the end: a clock in front of them differs by then,
-              and the prompt shows that what is so old is still kept
-    times     repeats and prompts never sent before, of one length, in random order, after a warm-up
-    pool      a prompt, others of 1, 2, 4, … thousand tokens, the prompt again: until it is lost
+spaced    a prompt, a text and a chat message at the beginning and at the end: a clock in front of them differs by then,
+          and the prompt shows that what is so old is still kept
+times     repeats and prompts never sent before, of one length, in random order, after a warm-up
+pool      a prompt, others of 1, 2, 4, … thousand tokens, the prompt again: until it is lost
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 import time
 
 from labs.probe.asker import Asker
+from labs.probe.budget import OutOfTime
 from labs.probe.observation import KEPT, POOL, TIMING, Rung
 from labs.targets.base import TargetError
 
@@ -19,7 +20,7 @@ MIN_PAUSE_S = 2.1  # between a text and its repeat: more than a clock of seconds
 MAX_TEXT = 2_500  # tokens of a text
 TIMED_LENGTH = 1_025
 NUM_TIMED = 8  # of each side: with fewer even a perfect order may be chance
-TIMED_SHARE = 0.6  # of the seconds allowed, after which no more times are taken
+TIMED_SHARE = 0.8  # of the seconds allowed, after which no more times are taken
 FIRST_BETWEEN = 1_024  # tokens on the first rung
 MIN_PROMPT, MAX_PROMPT = 257, 2_049  # tokens of a prompt on a rung
 
@@ -87,7 +88,7 @@ class SpacedSeries:
 
 def take_times(asker: Asker, telling: int, most: int, rng: random.Random) -> None:
     """Times of repeats and of new prompts; the server is warm by now, and the order gives neither side an advantage."""
-    length = min(max(TIMED_LENGTH, telling), most)
+    length = _timed_length(asker, min(telling, most), min(max(TIMED_LENGTH, telling), most))
     known = asker.source.fresh(length)
     asker.ask(TIMING, known)
     sides = [True, False] * NUM_TIMED
@@ -96,6 +97,17 @@ def take_times(asker: Asker, telling: int, most: int, rng: random.Random) -> Non
         if asker.budget.seconds > TIMED_SHARE * asker.budget.limits.max_seconds:
             return
         asker.ask(TIMING, known if is_repeat else asker.source.fresh(length))
+
+
+def _timed_length(asker: Asker, shortest: int, length: int) -> int:
+    """Tokens of a timed prompt: as many as the time left allows for both sides, repeats counted as half a new one."""
+    limits = asker.budget.limits
+    left_s = TIMED_SHARE * limits.max_seconds - asker.budget.seconds
+    while 1.5 * NUM_TIMED * asker.budget.expected_s(length) > left_s:
+        if length <= shortest:
+            raise OutOfTime(f"{limits.max_seconds:,.0f} s are too few for all questions at this server's pace")
+        length = max(shortest, length // 2)
+    return length
 
 
 def fill_pool(asker: Asker, most: int) -> None:

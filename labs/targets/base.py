@@ -169,6 +169,6 @@ class OpenTarget(Protocol):
     def __call__(self, **engine_fields: Any) -> Target: ...
 
     def notes(self) -> tuple[str, ...]:
-        """What was noticed about the target, a line each, for the record's findings: what is missing and the flag that
-        switches it on, witnesses that disagree."""
+        """What was noticed about the target since the last call, a line each, for the findings of one lab's record: what is
+        missing and the flag that switches it on (told every time), witnesses that disagree."""
         ...

@@ -4,8 +4,8 @@
                                          ──▶ more                                         others use the server: unknown
                                          ──▶ fewer, for two seconds                       not counted, or elsewhere: unknown
 
-Counters lag the reply by a step, so they are read until the prompt has landed. Nothing is read while several requests
-are under way: then only the sum of all is known.
+Counters lag the reply by a step, so they are read until the prompt has landed. What has not landed in time may land with
+the next prompt: then only the sum of both is known. Nothing is read while several requests are under way, likewise.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Growth:
 
     reading: CounterReading  # unknown unless it is exactly the sent tokens' account
     is_shared: bool = False  # others were counted too
+    num_checks: int = 0  # the server's own health checks, which were counted too and are left out
+    num_late: int = 0  # tokens sent that were not counted yet
 
 
 class CounterWatch:
@@ -38,6 +40,7 @@ class CounterWatch:
         self._client = client
         self._last = self._mark = self._read()
         self._num_expected = 0  # tokens sent since the mark that the server should have looked up
+        self._num_late = self._mark_late = 0  # tokens sent before the last reading and the mark that had not landed then
         self._num_silent = 0
 
     @property
@@ -48,20 +51,22 @@ class CounterWatch:
     def after(self, num_tokens: int) -> Growth:
         """What was counted since the last call for prompts of so many tokens that were sent since; waits until it landed."""
         self._num_expected += num_tokens
-        before, self._last = self._last, self._landed(self._last, num_tokens)
-        return _growth(before, self._last, num_tokens)
+        before, self._last = self._last, self._landed(self._last, num_tokens + self._num_late)
+        growth = _growth(before, self._last, num_tokens, self._num_late)
+        self._num_late = growth.num_late
+        return growth
 
     def skip(self) -> None:
         """Forget what was counted since the last call: nobody can say of what."""
         self._last = self._mark = self._read()
-        self._num_expected = 0
+        self._num_expected = self._num_late = self._mark_late = 0
 
     def since_mark(self) -> Growth:
         """What was counted since the last call of this method, for all prompts sent since."""
-        now = self._landed(self._mark, self._num_expected)
-        growth = _growth(self._mark, now, self._num_expected)
+        now = self._landed(self._mark, self._num_expected + self._mark_late)
+        growth = _growth(self._mark, now, self._num_expected, self._mark_late)
         self._last = self._mark = now
-        self._num_expected = 0
+        self._num_expected, self._num_late, self._mark_late = 0, growth.num_late, growth.num_late
         return growth
 
     def _landed(self, before: CounterReading, num_tokens: int) -> CounterReading:
@@ -88,8 +93,14 @@ class CounterWatch:
             return UNKNOWN  # a second witness that fails must not end what the first one tells
 
 
-def _growth(before: CounterReading, now: CounterReading, num_tokens: int) -> Growth:
-    grown = now.growth_since(before)
-    if not grown.is_known or grown.queries < num_tokens or grown.hits > grown.queries:
+def _growth(before: CounterReading, now: CounterReading, num_tokens: int, num_late: int) -> Growth:
+    """What was counted for `num_tokens`, when `num_late` of earlier prompts were still to come."""
+    grown, num_sent = now.growth_since(before), num_tokens + num_late
+    if not grown.is_known or grown.hits > grown.queries:
         return Growth(UNKNOWN)
-    return Growth(UNKNOWN, is_shared=True) if grown.queries > num_tokens else Growth(grown)
+    own = grown.without_checks(num_sent)
+    if own.queries > num_sent:
+        return Growth(UNKNOWN, is_shared=True)
+    # With late ones among them it is the account of several prompts, and nobody knows of which while some are missing.
+    is_own = own.queries == num_sent and not num_late
+    return Growth(own if is_own else UNKNOWN, num_checks=grown.queries - own.queries, num_late=num_sent - own.queries)

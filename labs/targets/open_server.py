@@ -50,6 +50,7 @@ class OpenServer:
             num_front=self._link.form.num_front,
         )
         self._note_witnesses()
+        self._link.notes.keep()
 
     def __call__(self, **engine_fields: Any) -> Target:
         """A target. Engine fields must be what is served: nobody can change it from outside. Raises TargetError."""
@@ -58,7 +59,7 @@ class OpenServer:
         return OpenAIHttpTarget(self._link, self._info(self.facts))
 
     def notes(self) -> tuple[str, ...]:
-        return self._link.notes.lines()
+        return self._link.notes.take()
 
     def close(self) -> None:
         """Close the connection."""
@@ -193,7 +194,7 @@ class OpenServer:
             if facts.pool_tokens is not None and facts.pool_tokens < needed:
                 self._link.notes.add(
                     f"the server's pool holds {facts.pool_tokens:,} tokens and the lab wants {needed:,}: "
-                    "evictions will lower hits"
+                    "evictions may lower hits"
                 )
             return
         accepted = f"{fixed[name]!r}, as it is served" if name in fixed else "none on a server, which keeps its own"

@@ -17,6 +17,7 @@ from typing import Any, Sequence
 from engine.kvcache.cache_identity import LoRA, MultimodalItem
 from labs.targets.base import CacheCounters, Completion, Evidence, TargetError, TargetInfo
 from labs.targets.completion_sender import SendOptions
+from labs.targets.counter_watch import Growth
 from labs.targets.send_together import send_together
 from labs.targets.server_link import ServerLink
 from labs.targets.server_reply import ServerReply
@@ -63,17 +64,15 @@ class OpenAIHttpTarget:
         if len(jobs) == 1:  # alone, it has the counters for itself
             return [self._counted(self._send(jobs[0], None))]
         completions = send_together(jobs, self._send, self._link.run.concurrency)
-        if self._link.watch is not None and self._link.watch.after(sum(one.num_prompt_tokens for one in completions)).is_shared:
-            self._link.notes.shared()
+        if self._link.watch is not None:
+            self._noted(self._link.watch.after(sum(one.num_prompt_tokens for one in completions)))
         return completions
 
     def counters(self) -> CacheCounters:
         watch = self._link.watch
         if watch is None:
             return CacheCounters(None, None)
-        growth = watch.since_mark()
-        if growth.is_shared:
-            self._link.notes.shared()
+        growth = self._noted(watch.since_mark())
         return CacheCounters(growth.reading.queries, growth.reading.hits)
 
     def reset(self) -> bool:
@@ -176,14 +175,20 @@ class OpenAIHttpTarget:
             evidence=Evidence(cached, None, None),
         )
 
+    def _noted(self, growth: Growth) -> Growth:
+        notes = self._link.notes
+        if growth.is_shared:
+            notes.shared()
+        if growth.num_checks:
+            notes.add("the server counts its own health checks as prompts of one token each: they were left out of its counters")
+        return growth
+
     def _counted(self, completion: Completion, is_counted: bool = True) -> Completion:
         """With what the counters say of it; they are read until it has landed."""
         link, usage = self._link, completion.evidence.usage
         if link.watch is None:
             return completion
-        growth = link.watch.after(completion.num_prompt_tokens if is_counted else 0)
-        if growth.is_shared:
-            link.notes.shared()
+        growth = self._noted(link.watch.after(completion.num_prompt_tokens if is_counted else 0))
         if not is_counted:
             return completion
         evidence = Evidence(usage, growth.reading.hits, growth.reading.queries)

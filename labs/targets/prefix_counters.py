@@ -5,11 +5,15 @@
 
 Counters run since the server started: only their growth says something about a run. A counter that fell was restarted.
 SGLang's gauge cache_hit_rate is the latest batch's rate, thus no rate of anything a person asks; it is not read.
+
+SGLang answers a health check by computing one token of its own, which joins `input` though nobody sent it: a balancer that
+asks every few seconds would look like other people's traffic. So the checks are read too, and told apart (`without_checks`).
+Source: SGLang 0.5.23, srt/entrypoints/http_server.py (health_generate); seen on a running one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from labs.targets.metrics_page import MetricsPage
 
@@ -25,7 +29,10 @@ SGLANG_EFFECTIVE = ("sglang:prefill_effective_tokens_total",)
 SGLANG_HIT_MODES = ("device_hit", "host_hit", "storage_hit")
 SGLANG_CACHED = ("sglang:cached_tokens_total",)
 SGLANG_PROMPT = ("sglang:prompt_tokens_total",)
-SERIES = (*VLLM_QUERIES, *VLLM_HITS, *SGLANG_EFFECTIVE, *SGLANG_CACHED, *SGLANG_PROMPT)  # all that a reading needs
+SGLANG_BEGUN, SGLANG_ACTIVE = ("sglang:http_requests_total",), ("sglang:http_requests_active",)
+SGLANG_CHECKS = ("/health", "/health_generate")
+# All that a reading needs.
+SERIES = (*VLLM_QUERIES, *VLLM_HITS, *SGLANG_EFFECTIVE, *SGLANG_CACHED, *SGLANG_PROMPT, *SGLANG_BEGUN, *SGLANG_ACTIVE)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class CounterReading:
     queries: int | None
     hits: int | None
     source: str = ""  # whose series: counts of two sources have nothing in common
+    num_checks: int = field(default=0, compare=False)  # health checks begun that are among the queries, one token each
+    num_checks_active: int = field(default=0, compare=False)  # of these the ones that have not ended
 
     @classmethod
     def of(cls, page: MetricsPage) -> CounterReading:
@@ -44,6 +53,9 @@ class CounterReading:
             computed, source = page.total(SGLANG_EFFECTIVE, mode="input"), "prefills"
             hits = page.total(SGLANG_EFFECTIVE, mode=SGLANG_HIT_MODES)
             queries = None if computed is None or hits is None else computed + hits
+            begun, active = (page.total(names, endpoint=SGLANG_CHECKS) for names in (SGLANG_BEGUN, SGLANG_ACTIVE))
+            if queries is not None:
+                return cls(_whole(queries), _whole(hits), source, _whole(begun) or 0, _whole(active) or 0)
         if queries is None and hits is None:
             # Cached tokens appear with the first hit: with a prompt counter on the page, none yet means 0.
             queries, hits, source = page.total(SGLANG_PROMPT), page.total(SGLANG_CACHED), "finished requests"
@@ -59,7 +71,15 @@ class CounterReading:
         if not (self.is_known and earlier.is_known) or self.source != earlier.source:
             return CounterReading(None, None)
         queries, hits = self.queries - earlier.queries, self.hits - earlier.hits
-        return CounterReading(None, None) if queries < 0 or hits < 0 else CounterReading(queries, hits, self.source)
+        if queries < 0 or hits < 0:
+            return CounterReading(None, None)
+        num_checks = max(0, self.num_checks - earlier.num_checks + earlier.num_checks_active)
+        return CounterReading(queries, hits, self.source, num_checks)
+
+    def without_checks(self, num_sent: int) -> CounterReading:
+        """This growth as that of `num_sent` tokens, where all beyond them can be the server's own checks; else as it is."""
+        is_checks = self.is_known and 0 < self.queries - num_sent <= self.num_checks
+        return replace(self, queries=num_sent) if is_checks else self
 
 
 def _whole(value: float | None) -> int | None:

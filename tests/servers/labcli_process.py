@@ -1,4 +1,4 @@
-"""labcli in a process of its own, as a person runs it, with its JSON read back."""
+"""labcli in a process of its own, as a person runs it, with its JSON read back, and lines to quote from it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ class Ended:
     def verdict(self, name: str) -> dict[str, Any]:
         """A probe's verdict of this name."""
         return next(one for one in self.output["verdicts"] if one["name"] == name)
+
+    @property
+    def faults(self) -> list[str]:
+        """The names of a probe's verdicts that are faults."""
+        return [one["name"] for one in self.output["verdicts"] if one["state"] == "fault"]
 
     def measured(self, name: str, row: str) -> list[float]:
         """The samples of a record's measurement, whose row begins so."""
@@ -52,11 +57,32 @@ def labcli(*arguments: str) -> Ended:
     return Ended(done.returncode, output, done.stderr)
 
 
-def probe(url: str, *arguments: str) -> Ended:
-    """`labcli probe`, with time enough for a CPU."""
-    return labcli("probe", url, "--max-seconds", "240", *arguments)
+def probe(url: str, max_seconds: int = 180) -> Ended:
+    """`labcli probe`; a busy CPU needs more than the minute it takes by default."""
+    return labcli("probe", url, "--max-seconds", str(max_seconds))
 
 
-def run_lab_04(url: str, *settings: str) -> Ended:
-    """Lab 04 on a server; `settings` are NAME=VALUE."""
-    return labcli("run-lab", "04", "--target", url, "--no-save", *(part for one in settings for part in ("--set", one)))
+def run_lab_04(url: str, *arguments: str) -> Ended:
+    """Lab 04 on a server."""
+    return labcli("run-lab", "04", "--target", url, "--no-save", *arguments)
+
+
+def told_of_lab(ended: Ended) -> str:
+    """What a person can quote of a lab: its server, the predictions met, what was found in all."""
+    judged = [one for one in ended.output["measurements"] if one["predicted"] is not None]
+    found = {one["row"]: one["samples"][0] for one in reversed(judged) if one["name"] in ("total", "counted")}
+    sums = "; ".join(f"{row}: {tokens:,}" for row, tokens in found.items() if tokens)
+    return (
+        f"{judged[0]['group']}: lab 04 met {len(judged) - len(ended.missed)} of {len(judged)} predictions from a "
+        f"{ended.output['cache_state']} cache. Tokens found: {sums}"
+    )
+
+
+def told_of_probe(ended: Ended) -> str:
+    """The same of a probe: its faults, and what its repeats found."""
+    sent, rate = ended.output["sent"], ended.output["own_rate"]
+    left_out = f", left out for time: {', '.join(sent['left_out'])}" if sent["left_out"] else ""
+    return (
+        f"probe: {', '.join(ended.faults) or 'no fault'}, {len(ended.output['verdicts'])} verdicts from {sent['num_requests']} requests "
+        f"in {sent['seconds']:.0f} s{left_out}; its repeats found {rate['num_cached']:,} tokens, by the law {rate['expected'] or 0:,}"
+    )

@@ -78,6 +78,8 @@ def error_reply(parts: ServerParts, refusal: Refusal) -> Any:
     from starlette.responses import JSONResponse
 
     headers = {} if refusal.retry_after_s is None else {"Retry-After": str(refusal.retry_after_s)}
+    if refusal.status == 408:
+        headers["Connection"] = "close"  # the rest of the body would keep the connection for as long as its client likes
     return JSONResponse(parts.rules.error_body(refusal), refusal.status, headers)
 
 

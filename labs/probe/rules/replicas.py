@@ -6,8 +6,6 @@ by chance it is missed up to n times. So the misses of one burst count the repli
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from labs.probe.observation import LATE, Observations
 from labs.probe.rules.fronts import changes_in_front, front_tokens
 from labs.probe.rules.words import count, numbers
@@ -39,7 +37,7 @@ def replicas(seen: Observations) -> Verdict | None:
             f"About {max(misses)} caches answer behind this address, and requests go to any: a prompt is missed once by each."
         )
         return Verdict("replicas", FAULT, STRONG, finding, evidence, AFFINITY)
-    if _fell(seen):
+    if seen.is_jumping:
         finding = (
             "Counters jump back between readings: several replicas answer /metrics, though repeats meet the one that knows them."
         )
@@ -65,20 +63,15 @@ def _is_late(seen: Observations) -> bool:
     """Whether every repeat after a pause was found, though repeats at once were not."""
     late = [turns for turns in seen.turns_of(LATE) if len(turns) > 1]
     return (
-        not _fell(seen)
+        not seen.is_jumping
         and len(late) > 1
         and all(turns[-1].cached for turns in late)
         and any(not turns[1] for turns in seen.bursts)
     )
 
 
-def _fell(seen: Observations) -> bool:
-    known = [one for one in seen.rereadings if one.is_known]
-    return any(later.queries < earlier.queries or later.hits < earlier.hits for earlier, later in pairwise(known))
-
-
 def _readings(seen: Observations) -> tuple[str, ...]:
-    if not _fell(seen):
+    if not seen.is_jumping:
         return ()
     return (
         f"counted lookups at {len(seen.rereadings)} readings in a row: {numbers(one.queries for one in seen.rereadings)} tokens",

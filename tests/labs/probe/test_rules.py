@@ -343,6 +343,14 @@ def test_counters_that_fall_or_see_a_part_are_told():
     assert verdict(seen, "counters") == ("fault", "strong") and "fell" in text_of(seen, "counters")
 
 
+def test_counters_that_fell_and_grew_past_the_first_reading_are_told_but_not_beside_replicas():
+    seen = sight(law=LAW)
+    seen.num_falls = 1
+    assert verdict(seen, "counters") == ("fault", "strong") and "fell" in text_of(seen, "counters")
+    seen.rereadings = [CounterReading(queries, 5, "lookups") for queries in (900, 400, 900)]
+    assert verdict(seen, "counters") is None
+
+
 def test_sglangs_gauge_is_the_latest_batch():
     seen = sight(SGLANG, Explanation(1))
     seen.gauge = 0.0

@@ -38,6 +38,7 @@ class FakeServer:
     takes_streams: bool = True
     num_front: int = 0
     num_foreign_tokens: int = 0  # looked up by others during each request
+    num_checks: int = 0  # health checks of SGLang during each request: one token each, counted as computed
     counted_share: float = 1.0  # of the hits that reach the counters
     lag: int = 0  # readings of /metrics before a request is counted
     is_caching: bool = True
@@ -51,7 +52,7 @@ class FakeServer:
 
     def __post_init__(self) -> None:
         self.blocks: set[int] = set()
-        self.queries = self.hits = 0
+        self.queries = self.hits = self.checks = 0
         self._waiting: list[tuple[int, int, int]] = []
         self._words: dict[str, int] = {}
 
@@ -107,8 +108,9 @@ class FakeServer:
                 f'vllm:cache_config_info{{{config},enable_prefix_caching="{self.is_caching}"}} 1.0',
             ],
             "sglang": [
-                f'sglang:prefill_effective_tokens_total{{mode="input"}} {self.queries - self.hits}.0',
+                f'sglang:prefill_effective_tokens_total{{mode="input"}} {self.queries + self.checks - self.hits}.0',
                 f'sglang:prefill_effective_tokens_total{{mode="device_hit"}} {self.hits}.0',
+                f'sglang:http_requests_total{{endpoint="/health",method="GET"}} {self.checks}.0',
             ],
         }[self.kind]
         return httpx.Response(200, text="\n".join(lines) + "\n")
@@ -195,6 +197,7 @@ class FakeServer:
         cached = min(matched, (len(ids) - 1) // self.unit) * self.unit
         cached = max(0, cached - self.unit * self.has_drafter) if self.is_caching and not skips else 0
         self.blocks.update(names)
+        self.checks += self.num_checks
         # vLLM does not count a request that skips its cache.
         queries = 0 if (skips and self.kind == "vllm") or not self.is_caching else len(ids)
         self._waiting.append((self.lag, queries + self.num_foreign_tokens, int(cached * self.counted_share)))

@@ -33,6 +33,28 @@ def test_other_traffic_makes_growth_unknown_and_says_so():
     assert watch.since_mark().is_shared
 
 
+def test_health_checks_explain_no_more_than_their_own_number_of_tokens():
+    fake = FakeServer(kind="sglang", num_checks=2, num_foreign_tokens=1)
+    watch = CounterWatch(fake.client())
+    send(fake, None, 40)
+    growth = watch.after(40)
+    assert growth.is_shared and not growth.reading.is_known, "2 checks and somebody's token are 3 tokens more than was sent"
+
+
+def test_what_lands_late_is_never_taken_for_the_next_prompts_account(monkeypatch):
+    monkeypatch.setattr(counter_watch, "WAIT_S", 0.0)
+    fake = FakeServer(lag=3)
+    watch = CounterWatch(fake.client())
+    send(fake, None, 40)
+    assert not watch.after(40).reading.is_known
+    send(fake, None, 40)  # finds 32, but the 40 tokens that land first found none
+    late = [watch.after(num_tokens) for num_tokens in (40, 0, 0, 0)]
+    assert not any(one.reading.is_known and one.reading.queries for one in late) and not any(one.is_shared for one in late)
+    fake.lag = 0
+    send(fake, None, 40)
+    assert watch.after(40).reading.hits == 32, "once all has landed, a prompt's own account is known again"
+
+
 def test_growth_that_never_comes_is_unknown_and_no_longer_waited_for(monkeypatch):
     monkeypatch.setattr(counter_watch, "WAIT_S", 0.05)
     fake = FakeServer(is_caching=False)

@@ -66,6 +66,18 @@ def test_growth_is_unknown_when_a_counter_fell_or_another_source_answers():
     assert not after.growth_since(CounterReading(None, None)).is_known
 
 
+def test_the_health_checks_of_sglang_are_told_apart():
+    page = [
+        'sglang:prefill_effective_tokens_total{mode="input"} %d', 'sglang:prefill_effective_tokens_total{mode="device_hit"} 16',
+        'sglang:http_requests_total{endpoint="/health",method="GET"} %d', 'sglang:http_requests_total{endpoint="/metrics"} 99',
+        'sglang:http_requests_active{endpoint="/health",method="GET"} %d',
+    ]  # fmt: skip
+    before, after = ("\n".join(page) % numbers for numbers in ((100, 7, 1), (142, 8, 0)))
+    grown = reading(after).growth_since(reading(before))
+    assert (grown.queries, grown.num_checks) == (42, 2), "one began meanwhile, one had not ended"
+    assert grown.without_checks(40).queries == 40 and grown.without_checks(39) == grown and grown.without_checks(50) == grown
+
+
 def test_a_page_that_is_none_is_a_failure():
     with pytest.raises(TargetError, match="no page of Prometheus metrics"):
         MetricsPage.parse('name{label="unclosed 5\n', ["name"])

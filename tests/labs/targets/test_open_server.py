@@ -113,7 +113,7 @@ def test_a_pool_smaller_than_the_lab_wants_is_noted():
     opened(num_gpu_blocks=101)
     assert opened.notes() == ()
     opened(num_gpu_blocks=201)
-    assert opened.notes() == ("the server's pool holds 1,600 tokens and the lab wants 3,200: evictions will lower hits",)
+    assert opened.notes() == ("the server's pool holds 1,600 tokens and the lab wants 3,200: evictions may lower hits",)
 
 
 def test_the_longest_request_fits_the_limit_the_pool_and_the_front():

@@ -77,6 +77,19 @@ def test_other_traffic_leaves_the_counters_out_and_is_noted():
     assert target.counters().queries is None and any(note.startswith("others use this server") for note in server.notes())
 
 
+def test_a_balancers_health_checks_are_no_other_traffic():
+    server, target = opened(FakeServer(kind="sglang", num_checks=3))
+    target.counters()
+    for _ in range(2):
+        warm = target.complete(prompt_of(60))
+    assert (warm.evidence.counted_hits, warm.evidence.counted_queries) == (48, 60)
+    counted = target.counters()
+    assert (counted.queries, counted.hits) == (120, 48)
+    assert [note for note in server.notes() if "counters" in note] == [
+        "the server counts its own health checks as prompts of one token each: they were left out of its counters"
+    ]
+
+
 def test_a_prompts_log_probabilities_skip_the_cache_and_vllms_counters():
     _, target = opened(FakeServer())
     target.complete(prompt_of(60))

@@ -10,10 +10,20 @@ def test_notes_are_said_once_and_disagreements_are_bounded():
     notes.add("a"), notes.add("a"), notes.shared()
     for number in range(MAX_EXAMPLES + 3):
         notes.disagreement(number, 0, 1984)
-    first, disagreement, shared = notes.lines()
+    first, disagreement, shared = notes.take()
     assert (
         first == "a"
         and "in 8 requests: request 0: usage 0, counters 1,984;" in disagreement
         and disagreement.endswith("and 3 more")
     )
     assert shared.startswith("others use this server: 1 times")
+
+
+def test_each_record_gets_the_notes_of_its_own_lab_and_what_is_always_true():
+    notes = ServerNotes()
+    notes.add("no reset"), notes.keep()
+    notes.add("of the first lab"), notes.shared(), notes.disagreement(1, 0, 16)
+    assert len(notes.take()) == 4
+    notes.add("of the second lab")
+    assert notes.take() == ("no reset", "of the second lab")
+    assert notes.take() == ("no reset",)
