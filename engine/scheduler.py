@@ -49,6 +49,7 @@ class SchedulerOutput:
     admitted: list[tuple[Request, int]] = field(default_factory=list)  # first admissions, with cached tokens
     resumed: list[tuple[Request, int]] = field(default_factory=list)  # admissions after a preemption
     preempted: list[Request] = field(default_factory=list)
+    is_short_of_blocks: bool = False  # who waits does so for blocks, not for a seat or for budget
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -90,7 +91,9 @@ class Scheduler:
         output = SchedulerOutput()
         budget = self._schedule_running(output, self.config.max_num_batched_tokens)
         # A step that preempted anyone admits nobody: the blocks just freed are needed by those who run.
-        if not output.preempted:
+        if output.preempted:
+            output.is_short_of_blocks = True
+        else:
             has_room = budget > 0 and len(self.running) < self.config.max_num_seqs
             if has_room and self.config.policy in CACHE_AWARE_POLICIES and len(self.waiting) > 1:
                 self.waiting.reorder(admission_order(self.config.policy, list(self.waiting), self.manager))
@@ -231,6 +234,7 @@ class Scheduler:
                 has_scheduled_requests=bool(self.running),
             )
             if blocks is None:
+                output.is_short_of_blocks = True
                 return
             self.waiting.pop()
             self.manager.record_lookup(request, match.num_tokens)

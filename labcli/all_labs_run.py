@@ -24,7 +24,7 @@ class LabOutcome:
     entry: CatalogEntry
     finished: FinishedRun | None  # None: it failed before it measured anything
     seconds: float
-    failure: str = ""  # one line; empty when the lab ran to its end
+    failure: str = ""  # one line; empty when the lab ran to its end and could judge what it counted
 
     @property
     def record(self) -> ResultRecord | None:
@@ -54,7 +54,7 @@ def run_labs(runs: Sequence[LabRun]) -> Iterator[LabOutcome]:
         begin = time.perf_counter()
         try:
             finished: FinishedRun | None = run.execute(open_target, bar)
-            failure = ""
+            failure = finished.record.error or ""
         except Interrupted as error:
             partial = getattr(error, "finished_run", None)
             yield LabOutcome(run.entry, partial, time.perf_counter() - begin, "interrupted")

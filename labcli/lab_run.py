@@ -22,6 +22,7 @@ from labcli.results_store import ResultsStore
 from labcli.run_identity import new_run_id, source_hashes, utc_now
 from labcli.session import RunSession
 from labs.catalog import CatalogEntry
+from labs.outcome import UNCOUNTED, counts_hits
 from labs.protocol import Lab, LabReport
 from labs.targets.base import OpenTarget, TargetError
 from labs.targets.open_target import import_model_packages, open_target_factory
@@ -111,8 +112,8 @@ class LabRun:
         self, session: RunSession, outcome: BaseException | LabReport, started_at: str, sources: dict[str, str]
     ) -> ResultRecord:
         if isinstance(outcome, LabReport):
-            report, error = outcome, None
-            status = "ok" if report.agrees else "disagrees"
+            report = outcome
+            status, error = _status(report, is_server=session.open_target.served is not None)
         else:
             report = LabReport(tuple(session.measurements), session.cache_state)
             error = _error_line(outcome)
@@ -123,6 +124,8 @@ class LabRun:
             "engine_config": None if self.server else self.engine_config,  # a server has its own
             "opened": session.opened,
         }
+        if (isolation := session.open_target.isolation) is not None:
+            target["isolation"] = isolation  # at the end: what was opened may have been refused a reset since
         return ResultRecord(
             run_id=new_run_id(),
             started_at=started_at,
@@ -130,7 +133,7 @@ class LabRun:
             environment=read_environment(),
             lab={"number": self.lab.number, "name": self.lab.name, "question": self.lab.question},
             sources=sources,
-            lab_config=json_ready(self.lab_config),
+            lab_config=json_ready(session.lab_config or self.lab_config),
             target=without_home(json_ready(target)),
             status=status,
             error=error,
@@ -141,6 +144,14 @@ class LabRun:
             details=json_ready(report.details),
             charts=tuple(report.charts),
         )
+
+
+def _status(report: LabReport, *, is_server: bool) -> tuple[str, str | None]:
+    """How a lab that ran to its end ended, and what was wrong with it other than a prediction."""
+    if not report.agrees:
+        return "disagrees", None
+    # Not a prediction was missed, and none was tested.
+    return ("failed", UNCOUNTED) if is_server and not counts_hits(report.measurements) else ("ok", None)
 
 
 def _error_line(error: BaseException) -> str | None:

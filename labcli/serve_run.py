@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Iterator, Mapping
 
 from engine.config import EngineConfig
-from engine.errors import ConfigError
+from engine.errors import ConfigError, EngineError
 from engine.server.options import FLAVORS, ServerOptions
 from labcli.fault import Interrupted, UsageFault
 
@@ -20,6 +21,25 @@ API_KEY_VARIABLE = "LABCLI_API_KEY"
 _TARGETS = ("engine", "sim")
 _CACHE_OF_FLAVOR = {"vllm": "hash", "sglang": "radix"}
 _LOOPBACK = ("127.", "::1", "localhost")
+# Options of other names than the fields they fill.
+_OPTION_OF_FIELD = {
+    "model_name": "--served-model-name",
+    "request_timeout_s": "--request-timeout",
+    "drain_s": "--drain",
+    "use_eagle": "--speculative",
+    "enable_prefix_caching": "--prefix-caching",
+    "api_key": API_KEY_VARIABLE,
+}
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """Inside, a ConfigError names the option that was typed, not the field it fills."""
+    try:
+        yield
+    except ConfigError as error:
+        option = _OPTION_OF_FIELD.get(error.field, "--" + error.field.replace("_", "-"))
+        raise ConfigError(option, error.value, error.accepted) from None
 
 
 def check_meaning(target: str, *, engine_only: Mapping[str, Any], sim_only: Mapping[str, Any]) -> None:
@@ -75,7 +95,10 @@ class ServeRun:
     cache_dir: str | None
 
     def execute(self) -> int:
-        """Exit code 0 after an end that was asked for. Raises Interrupted after a second Ctrl-C."""
+        """Exit code 0 after an end that was asked for.
+
+        Raises Interrupted after a second Ctrl-C, and EngineError when the engine ended by itself.
+        """
         from engine.server.run_server import bind
 
         with bind(self.options) as listener:  # a port that is taken should not cost the loading of a model
@@ -83,6 +106,8 @@ class ServeRun:
             engine = self._open_engine()
             shutdown = self._serve(engine, options, listener)
         running = shutdown.num_finished + shutdown.num_aborted
+        if shutdown.died_of is not None:
+            raise EngineError(f"the engine ended by itself ({shutdown.died_of}), and the server with it; start it again")
         if shutdown.is_forced:
             raise Interrupted("ended at once")
         told = (
@@ -129,5 +154,8 @@ class ServeRun:
         print(f"labcli: serving {what} on http://{host}:{options.port}", flush=True)
         if not options.host.startswith(_LOOPBACK):
             key = "with the key" if options.api_key else f"without a key ({API_KEY_VARIABLE} is not set)"
-            warning = f"other machines that reach {options.host} can use this server {key}"
+            warning = (
+                f"other machines that reach {options.host} can use this server {key}; it waits for slow connections and counts"
+                " none, so put a proxy in front of it where you do not know them"
+            )
             print(f"labcli: warning: {warning}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from labcli.fault import UsageFault
 from labcli.typed_number import read_number, read_whole
 from labs.targets.server_address import ServerAddress
 from labs.targets.server_client import SendLimits
-from labs.targets.server_run import MAX_CONCURRENCY, ServerRun
+from labs.targets.server_run import ISOLATIONS, MAX_CONCURRENCY, ServerRun
 
 KEY_VARIABLE = "LABCLI_API_KEY"  # of the environment: a key on a command line is seen by everybody on the machine
 
@@ -32,6 +32,10 @@ def read_server_run(target: str, *, model: str | None, options: Mapping[str, str
         fields["concurrency"] = read_whole("--concurrency", typed["--concurrency"], 1, MAX_CONCURRENCY)
     if "--rate" in typed:
         fields["rate"] = read_number("--rate", typed["--rate"], 0.001, 100_000, " of requests a second")
+    if "--isolation" in typed:
+        if typed["--isolation"] not in ISOLATIONS:
+            raise UsageFault(f"--isolation is {typed['--isolation']!r}", ", ".join(ISOLATIONS))
+        fields["isolation"] = typed["--isolation"]
     if model is not None and not model.strip():
         raise UsageFault(f"--model is {model!r}", "a name that the server lists")
     return ServerRun(

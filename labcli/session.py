@@ -18,6 +18,7 @@ class RunSession:
     cache_state    the last state the lab reported
     opened         what each engine the lab opened says of itself, without repetitions
     typed          fields of the lab's configuration that a person set
+    lab_config     as the lab fitted it to a server; None: it runs as it was given
     """
 
     def __init__(self, open_target: OpenTarget, progress_bar: ProgressBar, typed: frozenset[str] = frozenset()) -> None:
@@ -26,6 +27,7 @@ class RunSession:
         self.measurements: list[Measurement] = []
         self.cache_state = "uncontrolled"
         self.opened: list[dict[str, Any]] = []
+        self.lab_config: Any = None
         self._progress_bar = progress_bar
 
     def record(self, *measurements: Measurement) -> None:
@@ -36,6 +38,9 @@ class RunSession:
 
     def cold(self, state: str) -> None:
         self.cache_state = state
+
+    def fitted(self, config: Any) -> None:
+        self.lab_config = config
 
     def expect(self, num_requests: int) -> None:
         self._progress_bar.expect(num_requests)
@@ -52,6 +57,10 @@ class _NotingOpenTarget:
         self._session = session
         self.kind = inside.kind
         self.served = inside.served
+
+    @property
+    def isolation(self) -> str | None:
+        return self._inside.isolation
 
     def notes(self) -> tuple[str, ...]:
         return self._inside.notes()

@@ -23,13 +23,15 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Collection
 
+from engine.errors import ConfigError
 from labs import theory
 from labs.caches import Cache, served_cache
 from labs.chart import Chart, times_of
 from labs.length_check import check_length
 from labs.measure import ratio_of_medians, sim_times_note
+from labs.outcome import hits_outcome
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold
 from labs.served_sizes import fit_sizes
@@ -122,8 +124,11 @@ def _run_on_server(session: LabSession, config: Config, cache: Cache) -> LabRepo
     limit, vocab_size = target.info.max_model_len, target.info.vocab_size
     fewest = (2 if cache.has_drafter else 1) * cache.unit + 1
     sizes = {"input_tokens": max(2, min(max(config.input_tokens, fewest), limit - config.output_len))}
+    sizes |= _fitting_numbers(config, vocab_size, _most_kept(config, target, cache), session.typed)
     config, findings = fit_sizes(session, config, sizes)
-    check_length(config, limit, "on this server", input_tokens=config.input_tokens, output_len=config.output_len)
+    lengths = {"input_tokens": config.input_tokens, "output_len": config.output_len}
+    check_length(config, limit, "on this server", session.typed, **lengths)
+    _check_numbers(config, vocab_size, _most_kept(config, target, cache), session.typed)
     prompts, others = _repeats_and_others(config, vocab_size)
     session.expect(config.trials * 2 * len(prompts))
     times: dict[str, list[float]] = {"on": [], "off": []}
@@ -156,10 +161,40 @@ def _run_on_server(session: LabSession, config: Config, cache: Cache) -> LabRepo
         (*measurements, *timed),
         "cold" if cold else "uncontrolled",
         (*findings, *tell_doubts(doubts)),
-        CONCLUSION,
+        f"{hits_outcome(measurements)} {CONCLUSION}",
         {"workload": workload_digest([prompts, others])},
         (_chart(timed),),
     )
+
+
+def _most_kept(config: Config, target: Target, cache: Cache) -> int | None:
+    """Prompts that a server keeps at once; None: it does not tell its pool."""
+    if target.info.num_blocks is None:
+        return None
+    length = config.input_tokens + config.output_len + 2 * cache.unit
+    return max(1, target.info.num_blocks * cache.unit // length - 1)
+
+
+def _fitting_numbers(config: Config, vocab_size: int, most_kept: int | None, typed: Collection[str]) -> dict[str, int]:
+    """Prompts and repeats, beside what was typed: each prompt begins with a token of its own, those that all differ too."""
+    repeats, prompts = config.repeat_count, config.num_prompts
+    if "num_prompts" not in typed:
+        prompts = max(1, min(prompts, (vocab_size - 1) // (repeats + 1), most_kept or prompts))
+    if "repeat_count" not in typed:
+        repeats = max(2, min(repeats, (vocab_size - 1) // prompts - 1))
+    return {"num_prompts": prompts, "repeat_count": repeats}
+
+
+def _check_numbers(config: Config, vocab_size: int, most_kept: int | None, typed: Collection[str]) -> None:
+    """Raises ConfigError naming what was typed."""
+    prompts, repeats, num_ids = config.num_prompts, config.repeat_count, vocab_size - 1
+    if prompts * (repeats + 1) > num_ids:
+        why = f"each of {prompts} prompts, and each of as many as are sent that all differ, begins with one of {num_ids:,} tokens"
+        if "repeat_count" in typed or "num_prompts" not in typed:
+            raise ConfigError("repeat_count", repeats, f"at most {num_ids // prompts - 1} on this server: {why}")
+        raise ConfigError("num_prompts", prompts, f"at most {num_ids // (repeats + 1)} on this server: {why}")
+    if most_kept is not None and prompts > most_kept:
+        raise ConfigError("num_prompts", prompts, f"at most {most_kept} on this server, whose pool must hold them all")
 
 
 def _row(config: Config) -> str:

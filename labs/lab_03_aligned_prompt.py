@@ -42,7 +42,7 @@ from labs.caches import Cache, caches, hash_cache, served_cache
 from labs.chart import Chart, ChartSeries
 from labs.counted_request import send_counted
 from labs.field_check import check_numbers
-from labs.outcome import outcome_line
+from labs.outcome import hits_outcome
 from labs.output_check import check_outputs, compare_cold_and_warm, judge_on_server, num_unexplained, output_law
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.series import prove_cold
@@ -51,7 +51,7 @@ from labs.targets.base import Completion, ServedCache, Target
 from labs.witnesses import Doubt, counted_beside, disagreements, tell_doubts
 from labs.workload import SharedPrefixWorkload, TokenIds, workload_digest
 
-NOT_JUDGED = "the server does not tell the ids it generated, or how close the two best tokens were"
+NOT_JUDGED = "the server does not tell the ids it generated or how close the two best tokens were, or the repeat found nothing"
 CHECKS = "staircase (every length over two blocks), and greedy first token"
 NUM_THINNED = 32  # lengths a block, when it is larger
 NUM_BLOCKS = 125  # of a prompt of whole blocks, on a server
@@ -290,7 +290,7 @@ def _other_token(
         return None
     check = check_outputs(cold, cold, warm)
     if session.open_target.served is not None:
-        return judge_on_server(check)[0]
+        return judge_on_server(replace(check, was_warm=warm.num_cached_tokens != 0))[0]
     proof = None
     if not check.equal and target.info.dtype != "float32":
         session.expect(3)
@@ -375,7 +375,7 @@ def _chart(results: Sequence[ArmResult]) -> Chart:
 
 
 def _conclusion(results: Sequence[ArmResult]) -> str:
-    outcome = outcome_line((one for result in results for one in result.measurements), "Every repeat found what the law says.")
+    outcome = hits_outcome([one for result in results for one in result.measurements], "Every repeat found what the law says.")
     return (
         f"{outcome} A warm prompt computes at least one token, because the logits of its last token choose the next one and "
         "only keys and values are kept; a cache of blocks computes that token's whole block. So a prompt of exactly n blocks "

@@ -36,7 +36,7 @@ Sources: vLLM 0.32.0, v1/core/kv_cache_manager.py; SGLang 0.5.23, srt/mem_cache/
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any, Collection, Mapping, Sequence
 
 from engine.config import DEFAULT_POOL_TOKENS
 from engine.errors import ConfigError
@@ -44,8 +44,9 @@ from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of, times_of
 from labs.diagnose.diagnosis import SentRequest, compare
 from labs.field_check import check_numbers
+from labs.length_check import check_length
 from labs.measure import Spread, ratio_of_medians, sim_times_note
-from labs.outcome import outcome_line
+from labs.outcome import hits_outcome
 from labs.output_check import compare_cold_and_warm, compare_on_server, judge_on_server, num_unexplained, output_law
 from labs.protocol import Lab, LabReport, LabSession, Measurement
 from labs.scenarios.prefix_series import PrefixSeries
@@ -53,7 +54,7 @@ from labs.series import Series, SeriesResult, prove_cold, run_series
 from labs.served_sizes import fit_sizes
 from labs.targets.base import Target
 from labs.timing_witness import TimingWitness
-from labs.witnesses import are_witnessed, tell_doubts
+from labs.witnesses import TRAFFIC, are_witnessed, tell_doubts
 from labs.workload import SharedPrefixWorkload, TokenIds
 
 NUM_REPEATED = 125  # whole blocks of the repeat that shows the last-token rule
@@ -93,6 +94,25 @@ class Phase:
     canary_ids: TokenIds  # of the same workload: another's may begin like one of these prompts
     prime: TokenIds = ()  # a prompt sent before the series, uncounted, that they start from
 
+    def all_tokens(self, unit: int) -> int:
+        """Tokens of a cache that keeps everything."""
+        return len(self.prime) + sum(_stored_tokens(series, unit) for series in self.series)
+
+    def tokens_in_reach(self, unit: int) -> int:
+        """Tokens of a cache that drops what was used longest ago, and still finds what is due: a series that finds its own
+        keeps itself, one that finds what came before keeps that too."""
+        return max(self.reaches(unit))
+
+    def reaches(self, unit: int) -> list[int]:
+        """The same of each series."""
+        before, reaches = len(self.prime), []
+        for series in self.series:
+            before += _stored_tokens(series, unit)
+            first, *later = (request.hits.value > series.front_hits for request in series.requests)
+            longest = max(len(request.token_ids) for request in series.requests) + 2 * unit
+            reaches.append(before if first else _stored_tokens(series, unit) if any(later) else longest)
+        return reaches
+
 
 @dataclass(frozen=True)
 class CachePlan:
@@ -119,14 +139,12 @@ class CachePlan:
 
     @property
     def num_pool_blocks(self) -> int:
-        """Blocks for the largest phase: a lab that is not about eviction must not evict."""
-        per_request = 2 * self.unit  # a partial block, and room for the tokens sampled
-        tokens = max(
-            len(phase.prime) + sum(series.pool_tokens + per_request * len(series.requests) for series in phase.series)
-            for phase in self.phases
-        )
-        canary = 1024 + 4 * self.unit
-        return -(-max(tokens + canary, DEFAULT_POOL_TOKENS) // self.unit) + 1
+        """Blocks for the phase that needs most: a lab that is not about eviction must not evict."""
+        canary, least = 1024 + 4 * self.unit, DEFAULT_POOL_TOKENS
+        tokens = max(phase.all_tokens(self.unit) for phase in self.phases)
+        if not self.cache.engine_fields:  # a server's pool is as large as it is: what may be dropped is not asked for
+            tokens, least = max(phase.tokens_in_reach(self.unit) for phase in self.phases), 0
+        return -(-max(tokens + canary, least) // self.unit) + 1
 
 
 @dataclass(frozen=True)
@@ -142,6 +160,11 @@ class Workloads:
     def digests(self) -> dict[str, str]:
         made = {"long": self.long, "short": self.short, "aligned": self.aligned}
         return {name: workload.digest for name, workload in made.items() if workload is not None}
+
+
+def _stored_tokens(series: Series, unit: int) -> int:
+    # For each request a partial block, and room for the tokens sampled.
+    return series.pool_tokens + 2 * unit * len(series.requests)
 
 
 def run(session: LabSession, config: Config) -> LabReport:
@@ -187,10 +210,10 @@ def _workloads(session: LabSession, config: Config, full: bool) -> tuple[Config,
     target.close()
     served, findings, num_aligned = session.open_target.served, [], 0
     if served is not None:
-        config, findings = fit_sizes(session, config, _fitting_sizes(config, full, limit, served.unit_size))
+        config, findings = fit_sizes(session, config, _fitting_sizes(config, full, limit, served.unit_size, session.typed))
         num_aligned, finding = _aligned_tokens(config, limit, served.unit_size)
         findings += finding
-    _check_lengths(config, full, limit)
+    _check_lengths(config, full, limit, session.typed if served is not None else ())
     counts = {
         "num_requests": max(config.num_requests, config.num_failing),
         "num_unrelated": config.num_controls,
@@ -214,13 +237,18 @@ def _workloads(session: LabSession, config: Config, full: bool) -> tuple[Config,
     return config, Workloads(long, short, aligned, tuple(findings))
 
 
-def _fitting_sizes(config: Config, full: bool, limit: int, unit: int) -> Mapping[str, int]:
-    """Sizes that fit a server: two blocks are shared where they can be, and every prompt ends below its limit."""
-    spare = max(config.max_shift if full else 1, config.output_tokens) + 2  # behind or in front of a prompt
-    user = min(config.user_tokens, max(2, limit // 8))
+def _fitting_sizes(config: Config, full: bool, limit: int, unit: int, typed: Collection[str]) -> Mapping[str, int]:
+    """Sizes that fit a server, beside those that were typed: two blocks are shared where they can be, and every prompt ends
+    below its limit."""
+
+    def fitted(name: str, most: int) -> int:
+        size = getattr(config, name)
+        return size if name in typed else min(size, most)
+
+    shift = fitted("max_shift", max(1, limit // 4))
+    spare = max(shift if full else 1, config.output_tokens) + 2  # behind or in front of a prompt
+    user, short_user = (fitted(name, max(2, limit // 8)) for name in ("user_tokens", "short_user_tokens"))
     shared = max(2, min(max(config.shared_tokens, 2 * unit), limit - user - spare))
-    short_user = min(config.short_user_tokens, max(2, limit // 8))
-    shift = min(config.max_shift, max(1, limit // 4))
     short_shared = max(2, min(config.short_shared_tokens, limit - short_user - max(shift, config.output_tokens) - 2))
     return {
         "user_tokens": user, "shared_tokens": shared, "short_user_tokens": short_user,
@@ -241,13 +269,19 @@ def _aligned_tokens(config: Config, limit: int, unit: int) -> tuple[int, list[st
     ]
 
 
-def _check_lengths(config: Config, full: bool, max_model_len: int) -> None:
+def _check_lengths(config: Config, full: bool, max_model_len: int, typed: Collection[str]) -> None:
     """Every prompt must fit the model and the pool. Raises ConfigError naming the field to change."""
     shift = config.max_shift if full else 1
     longest = config.shared_tokens + config.user_tokens + shift + 1  # a token is generated
-    if longest > max_model_len:
-        most = max_model_len - config.user_tokens - shift - 1
-        raise ConfigError("shared_tokens", config.shared_tokens, f"at most {most} with this model and these user_tokens")
+    main, short = ({name: getattr(config, name) for name in names} for names in (
+        ("shared_tokens", "user_tokens"), ("short_shared_tokens", "short_user_tokens"),
+    ))  # fmt: skip
+    if full:
+        check_length(config, max_model_len - 1, typed=typed, **main, max_shift=shift)
+    else:
+        check_length(config, max_model_len - 2, typed=typed, **main)  # a token in front, and one generated
+        check_length(config, max_model_len - 1, typed=typed, **short, max_shift=config.max_shift)
+    check_length(config, max_model_len, typed=typed, **(main if full else short), output_tokens=config.output_tokens)
     if config.pool_tokens is not None and config.pool_tokens < longest:
         raise ConfigError("pool_tokens", config.pool_tokens, f"at least {longest}: one request must fit")
 
@@ -281,6 +315,8 @@ def _phases(
         broken.unique_appended(count),
         broken.shared_appended(count),
     )
+    if not cache.engine_fields:  # what finds the plain prompt comes first: in a server's small pool it may be gone afterwards
+        failures = failures[4:] + failures[:4]
     # The failures start from a cache that holds the plain prompt: the shared series leaves it, or it is sent first.
     if failing is long:
         start = (Phase(shared + failures, long.canary_ids),)
@@ -296,13 +332,17 @@ def _phases(
 def _run_plan(session: LabSession, target: Target, plan: CachePlan) -> tuple[dict[str, SeriesResult], bool]:
     """Results by scenario, and whether every phase started from a proven cold cache."""
     results: dict[str, SeriesResult] = {}
+    # In this process a pool is the lab's choice, and what it evicts is shown. A server's cannot be helped.
+    is_served = session.open_target.served is not None and target.info.num_blocks is not None
+    pool = target.info.num_blocks * plan.unit if is_served else None
     cold = True
     for phase in plan.phases:
         cold = prove_cold(session, target, phase.canary_ids) and cold
         if phase.prime:
             target.complete(phase.prime)
-        for series in phase.series:
-            results[series.row] = run_series(session, target, series, plan.title)
+        for series, reach in zip(phase.series, phase.reaches(plan.unit)):
+            unjudged = "" if pool is None or reach <= pool else f"the pool keeps {pool:,} tokens, and these finds need {reach:,}"
+            results[series.row] = run_series(session, target, series, plan.title, unjudged=unjudged)
     return results, cold
 
 
@@ -339,7 +379,8 @@ def _compare_outputs(
         if law is None:
             note += "; simulated tokens do not depend on K/V, so it cannot fail here"
             text += ". Simulated tokens do not depend on K/V: it shows nothing"
-    measurement = Measurement("total", "tokens", (unexplained,), plan.title, row, law, note=note)
+    unit = "tokens" if session.open_target.served is None else "outputs"
+    measurement = Measurement("total", unit, (unexplained,), plan.title, row, law, note=note)
     session.record(measurement)
     return [measurement], [f"{plan.title}: {text}"], cold
 
@@ -358,7 +399,7 @@ def _findings(target: Target, plan: CachePlan, results: dict[str, SeriesResult])
         found = [completion.num_cached_tokens for completion in shared.completions[1:]]
         witness = TimingWitness.of(None if None in found else sum(found), shared.ttfts_s[1:], control.ttfts_s)
         findings.append(f"{plan.title}: {witness.text}")
-        if found and not any(found) and shared.series.requests[-1].hits.value:
+        if found and all(one == 0 for one in found) and shared.series.requests[-1].hits.value:
             findings.append(
                 f"{plan.title}: NOTHING is reused, although prompts share what should be: caching is off, each request gets an "
                 "identity or a beginning of its own on the way, or what is found is not told; `labcli probe` with this address "
@@ -366,11 +407,16 @@ def _findings(target: Target, plan: CachePlan, results: dict[str, SeriesResult])
             )
     for row in ("fresh salt per request", "unique token prepended"):
         findings.append(f"{plan.title}: {row}: {_verdict(target, rows[row].series, plan.cache)}")
+    doubts = [doubt for result in results.values() for doubt in result.doubts]
     if any(one.num_cached_tokens for one in rows["fresh salt per request"].completions):
-        findings.append(
-            f"{plan.title}: NOT isolated: requests under salts of their own found tokens; this server ignores cache_salt"
-        )
-    return findings + tell_doubts(doubt for result in results.values() for doubt in result.doubts)
+        cause = "NOT isolated: requests under salts of their own found tokens; this server ignores cache_salt"
+        if any(doubt.kind == TRAFFIC for doubt in doubts):
+            cause = (
+                "requests under salts of their own found tokens while others used this server: whether it ignores cache_salt "
+                "cannot be told"
+            )
+        findings.append(f"{plan.title}: {cause}")
+    return findings + tell_doubts(doubts)
 
 
 def _verdict(target: Target, series: Series, cache: Cache) -> str:
@@ -422,9 +468,9 @@ def _found_hits(found: Mapping[tuple[str, str], Measurement], row: str) -> int |
 
 
 def _looked_up(found: Mapping[tuple[str, str], Measurement], series: Series) -> int:
-    """Tokens looked up; where a server does not count them, those that were sent."""
+    """Tokens looked up; where a server does not count them, or not these alone, those that were sent."""
     one = found.get((series.row, "queries"))
-    return int(series.queries.value if one is None else one.value) or 1
+    return int(one.value if one is not None and one.agrees else series.queries.value) or 1
 
 
 def _conclusion(plan: CachePlan, measurements: Sequence[Measurement]) -> str:
@@ -440,7 +486,7 @@ def _conclusion(plan: CachePlan, measurements: Sequence[Measurement]) -> str:
             f"({hits / looked_up:.2%}) from the cache: the first pays, each later one reuses {later.value:,}. "
         )
     return (
-        f"{outcome_line(measurements)} {seen}"
+        f"{hits_outcome(measurements)} {seen}"
         "A salt of its own for each request, or one token of its own in front, brings that to nothing: a match starts at token "
         "0, so what differs there costs everything behind it, and moving it by whole blocks does not help. What differs behind "
         "the shared part costs nothing. A prompt of whole blocks repeats with one block less, because its last token is always "

@@ -34,6 +34,7 @@ labs/theory.py.
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, replace
 from typing import Sequence
 
@@ -45,7 +46,7 @@ from labs.chart import Chart, ChartSeries, bars_of
 from labs.field_check import check_numbers
 from labs.length_check import check_length
 from labs.measure import sim_times_note
-from labs.outcome import outcome_line
+from labs.outcome import hits_outcome
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.scenarios.match_sweep import MatchSweep, fitted_unit, run_match_sweep
 from labs.series import Series, SeriesRequest, prove_cold, run_series
@@ -424,7 +425,8 @@ def _bars(arms: Sequence[SharedArm], measurements: Sequence[Measurement]) -> Cha
                 continue  # a server that does not tell
             label = f"{arm.title}: share {shared.shared:,}"
             bars["predicted"].append((label, one.predicted.value))
-            bars["measured"].append((label, one.value))
+            # A drawn value may lie between two counts; a count in a table may not.
+            bars["measured"].append((label, statistics.median(one.samples)))
     return bars_of("A shared prefix shorter than one unit finds nothing", bars)
 
 
@@ -442,7 +444,7 @@ def _lines(sweeps: Sequence[MatchSweep], measurements: Sequence[Measurement]) ->
 
 def _conclusion(measurements: Sequence[Measurement]) -> str:
     return (
-        f"{outcome_line(measurements)} A unit of U tokens costs (U − 1)/2 tokens of each match: with 16 nothing beside a prompt "
+        f"{hits_outcome(measurements)} A unit of U tokens costs (U − 1)/2 tokens of each match: with 16 nothing beside a prompt "
         "of hundreds, with hundreds perhaps the whole prefix. Below one unit the loss is total, and then 0 hits says nothing "
         "about what the requests share. In production: find the unit in force (the block or page size, or the match unit of a "
         "hybrid model: fit it to hits at two prefix lengths), compare it with the shared prefix in tokens, and make the prefix "

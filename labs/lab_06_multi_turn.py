@@ -31,8 +31,8 @@ labs/theory.py; labs/scenarios/conversation.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Sequence
+from dataclasses import dataclass, replace
+from typing import Collection, Sequence
 
 from engine.errors import ConfigError
 from labs import theory
@@ -40,7 +40,7 @@ from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of
 from labs.counted_request import send_counted
 from labs.field_check import check_numbers
-from labs.outcome import outcome_line
+from labs.outcome import hits_outcome
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.scenarios.conversation import Conversation, DatedSystem, EchoedIds, MergedIds, RetokenisedText, ThinkBlock
 from labs.series import prove_cold
@@ -129,8 +129,8 @@ def run(session: LabSession, config: Config) -> LabReport:
     target.close()
     served, findings = session.open_target.served, []
     if served is not None:
-        config, findings = fit_sizes(session, config, _fitting_sizes(config, served, limit))
-    _check_lengths(config, limit)
+        config, findings = fit_sizes(session, config, _fitting_sizes(config, served, limit, session.typed))
+    _check_lengths(config, limit, None if served is None else session.typed)
     chat_tokenizer = tokenizer if tokenizer is not None and tokenizer.has_chat_template else None
     workload = _workload(config, vocab_size)
     asked = caches(config.block_size, config.page_sizes, served)
@@ -158,26 +158,52 @@ def run(session: LabSession, config: Config) -> LabReport:
     )
 
 
-def _fitting_sizes(config: Config, served: ServedCache, limit: int) -> dict[str, int]:
+def _fitting_sizes(config: Config, served: ServedCache, limit: int, typed: Collection[str]) -> dict[str, int]:
     """Sizes at which a server's block shows what the lab asks: four outputs do not fill the first prompt's block, five do."""
     unit = served.unit_size
-    sizes = {}
+    sizes = _shortened(config, limit, typed)
+    user = sizes.get("user_tokens", config.user_tokens)
     if unit > 1:
         num_computed = max(config.output_tokens) - 1  # all but the last output have K/V
         fewest = (2 if served.has_drafter else 1) * unit  # tokens of a match that hits
-        sizes["prompt_tokens"] = max(1, fewest - num_computed - served.num_front % unit)
+        most = limit - 1 - max(config.output_tokens) - user
+        sizes["prompt_tokens"] = max(1, min(fewest - num_computed - served.num_front % unit, most))
     if 2 * unit > config.system_tokens and 2 * unit + config.most_tokens < min(limit, MOST_TOKENS):
         sizes["system_tokens"] = 2 * unit
     return sizes
 
 
-def _check_lengths(config: Config, max_model_len: int) -> None:
-    """Every turn must fit the model. Raises ConfigError for the field furthest above its default, of those that add up."""
+def _shortened(config: Config, limit: int, typed: Collection[str]) -> dict[str, int]:
+    """Fewer turns, then shorter texts, until the longest prompt is below the limit; what was typed stays."""
+    least = {"num_turns": 3, "system_tokens": config.date_at + 1, "answer_tokens": config.merge_at + 2, "user_tokens": 4}
+    sizes: dict[str, int] = {}
+    for name, fewest in least.items():
+        excess = replace(config, **sizes).most_tokens - (limit - 1)
+        turn = config.user_tokens + config.answer_tokens
+        each = {"num_turns": turn, "system_tokens": 1}.get(name, sizes.get("num_turns", config.num_turns))
+        size = max(fewest, getattr(config, name) - -(-excess // each))
+        if excess > 0 and name not in typed and size < getattr(config, name):
+            sizes[name] = size
+    return sizes
+
+
+def _check_lengths(config: Config, max_model_len: int, typed: Collection[str] | None) -> None:
+    """Every turn must fit the model. Raises ConfigError for the field furthest above its default, of those that add up.
+
+    typed  on a server, whose other sizes were fitted: what a person set; when it is none of these, raises TargetUnavailable
+    """
     shortest = config.prompt_tokens + max(config.output_tokens) + config.user_tokens
     short_fields = ("prompt_tokens", "output_tokens", "user_tokens")
     long_fields = ("num_turns", "system_tokens", "user_tokens", "answer_tokens", "think_tokens")
     for names, num_tokens in ((short_fields, shortest), (long_fields, config.most_tokens)):
         if num_tokens >= max_model_len:
+            if typed is not None:
+                names = tuple(name for name in names if name in typed)
+            if not names:
+                raise TargetUnavailable(
+                    f"the lab's shortest chat takes {num_tokens:,} tokens; accepted: a server whose longest prompt has as many, "
+                    f"not {max_model_len - 1:,}"
+                )
             name = max(names, key=lambda name: _largest(getattr(config, name)) / _largest(getattr(Config, name)))
             accepted = f"less: its last turn takes up to {num_tokens} tokens, and this model allows {max_model_len - 1}"
             raise ConfigError(name, getattr(config, name), accepted)
@@ -376,7 +402,7 @@ def _chart(cache: Cache, chats: Sequence[Chat]) -> Chart:
 
 
 def _conclusion(measurements: Sequence[Measurement]) -> str:
-    outcome = outcome_line(measurements, "Every turn found what was predicted.")
+    outcome = hits_outcome(measurements, "Every turn found what was predicted.")
     return (
         f"{outcome} Generated tokens are reused like prompt tokens, all but the last, when the same ids come back. The loss "
         "begins where the first id differs, and ends with the prompt: a re-tokenised answer costs its rest, a block that a "

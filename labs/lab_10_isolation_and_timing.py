@@ -40,7 +40,7 @@ from labs.chart import Chart, bars_of, times_of
 from labs.field_check import check_numbers
 from labs.length_check import check_length
 from labs.measure import Spread
-from labs.outcome import outcome_line
+from labs.outcome import hits_outcome
 from labs.protocol import Lab, LabReport, LabSession, Measurement
 from labs.salts import salts
 from labs.scenarios.guess_series import CONTROL, FEWEST_TRIALS, RIGHT, measure_next_tokens, measure_prompts, measure_recovery
@@ -134,6 +134,7 @@ def _prompts(
     """Random ids: a text's head would be shared by right and wrong guesses alike. The sizes they have, and how those were fitted."""
     target = session.open_target(num_gpu_blocks=2)
     vocab_size, max_model_len = target.info.vocab_size, target.info.max_model_len
+    pool = None if target.info.num_blocks is None else target.info.num_blocks * target.info.unit_size
     target.close()
     fitted: list[str] = []
     if (served := session.open_target.served) is not None:
@@ -142,7 +143,8 @@ def _prompts(
                 f"the server puts {served.num_front} token(s) in front of every prompt, which fill a page: a wrong guess finds them "
                 "too; accepted: a server that takes token ids"
             )
-        config, fitted = fit_sizes(session, config, _fitting_sizes(config, served, max_model_len))
+        config, fitted = fit_sizes(session, config, _fitting_sizes(config, served, max_model_len, pool))
+        _check_pool(config, served, pool)
     most = max_model_len - 1  # a token is generated
     check_length(config, most, prompt_tokens=config.prompt_tokens)
     # One token more follows what is secret.
@@ -166,15 +168,49 @@ def _prompts(
     return config, fitted, guesses, workload, (vocab_size - 1,) * 48
 
 
-def _fitting_sizes(config: Config, served: ServedCache, limit: int) -> dict[str, int]:
-    """Prompts that fill two blocks of a server (three beside a drafter), and a known prefix of one, where they fit."""
+def _fitting_sizes(config: Config, served: ServedCache, limit: int, pool: int | None) -> dict[str, int]:
+    """Prompts that fill two blocks of a server (three beside a drafter), and a known prefix of one, where they fit.
+
+    pool  tokens that it keeps; None: it does not tell
+    """
     whole, most = (3 if served.has_drafter else 2) * served.unit_size, limit - 2
+    most_whole, most_system = most, most
+    if pool is not None:
+        most_whole, most_system = (min(most, pool // number - 2 * served.unit_size) for number in (2, config.num_users))
     known, secret = max(config.known_tokens, whole - served.unit_size), config.secret_tokens
     return {
-        "prompt_tokens": max(2, min(max(config.prompt_tokens, whole), most)),
+        "prompt_tokens": max(2, min(max(config.prompt_tokens, whole), most_whole)),
         "known_tokens": known if known + secret < most else max(1, min(config.known_tokens, most - secret - 1)),
-        "system_tokens": max(1, min(max(config.system_tokens, whole), most - config.user_tokens)),
+        "system_tokens": max(1, min(max(config.system_tokens, whole), most_system - config.user_tokens)),
     }
+
+
+def _tokens_in_reach(config: Config, unit: int) -> int:
+    """Tokens that a cache must keep to find what is due: each user's copy until his next request, a victim's prompt until he
+    sends it again, and what is known of one while the next token is guessed."""
+    copies = config.num_users * (config.system_tokens + config.user_tokens + 2 * unit)
+    guessed = 2 * (config.prompt_tokens + 2 * unit)
+    num_guesses = config.num_candidates * (config.secret_tokens if unit == 1 else 1)
+    return max(copies, guessed, config.known_tokens + config.secret_tokens + 2 * unit * num_guesses)
+
+
+def _check_pool(config: Config, served: ServedCache, pool: int | None) -> None:
+    """A pool that is known to drop what should be found shows nothing. Raises ConfigError naming the field."""
+    unit = served.unit_size
+    if pool is None or _tokens_in_reach(config, unit) <= pool:
+        return
+    copies = config.num_users * (config.system_tokens + config.user_tokens + 2 * unit)
+    most = pool // config.num_users - config.user_tokens - 2 * unit
+    if copies > pool and most >= 1:
+        why = f"the pool of {pool:,} tokens must keep it for {config.num_users} users"
+        raise ConfigError("system_tokens", config.system_tokens, f"at most {most} on this server: {why}")
+    if copies > pool:
+        accepted = f"fewer on this server, whose pool of {pool:,} tokens must keep a copy for each"
+        raise ConfigError("num_users", config.num_users, accepted)
+    if 2 * (config.prompt_tokens + 2 * unit) > pool:
+        accepted = f"at most {pool // 2 - 2 * unit} on this server: its pool of {pool:,} tokens must keep two"
+        raise ConfigError("prompt_tokens", config.prompt_tokens, accepted)
+    raise ConfigError("num_candidates", config.num_candidates, f"fewer on this server, whose pool keeps {pool:,} tokens")
 
 
 def _ask(
@@ -191,6 +227,8 @@ def _ask(
     whole_tokens = 4 * config.num_trials * config.prompt_tokens
     scope_tokens = config.num_requests * (config.system_tokens + config.user_tokens)
     blocks = cache.blocks_for(max(whole_tokens, scope_tokens), max(4 * config.num_trials, config.num_requests))
+    if session.open_target.served is not None:  # its pool is as large as it is: what may be dropped is not asked for
+        blocks = -(-_tokens_in_reach(config, cache.unit) // cache.unit) + 1
     target = session.open_target(**cache.engine_fields, num_gpu_blocks=blocks)
     found = _Found(cache, [], {}, True, None if target.engine is None else target.engine.runner.bytes_per_token())
     cold = True
@@ -272,7 +310,7 @@ def _conclusion(config: Config, found: Sequence[_Found], measurements: Sequence[
     read = [title for title, count in num_read.items() if count == config.secret_tokens]
     how = f"and reads on token by token ({'; '.join(read)})" if read else "and has to guess whole blocks to read on"
     return (
-        f"{outcome_line(measurements, 'Every prediction was met.')} Without salts a neighbour learns which prompts were sent, {how}; "
+        f"{hits_outcome(measurements, 'Every prediction was met.')} Without salts a neighbour learns which prompts were sent, {how}; "
         "the cached-token count of an API tells him without a clock. With a salt per user his right guess finds nothing, while "
         "the user's own repeats still do. The price is the shared prompt, computed and stored once for each salt: with "
         f"{config.num_users} users and {config.num_tenants} tenants, a salt per tenant pays it {config.num_tenants} times, "

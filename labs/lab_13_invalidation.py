@@ -39,14 +39,14 @@ from labs.caches import Cache, caches, served_cache
 from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers
 from labs.length_check import check_length
-from labs.outcome import outcome_line
+from labs.outcome import hits_outcome
 from labs.protocol import Lab, LabReport, LabSession, Measurement
 from labs.salts import salts
 from labs.scenarios.invalidation_series import NUM_REQUESTS, NUM_SIMULATED_REQUESTS, InvalidationSeries
 from labs.series import prove_cold
 from labs.served_sizes import fit_sizes
-from labs.targets.base import Target, TargetError
-from labs.witnesses import tell_doubts
+from labs.targets.base import FieldRefused, Target
+from labs.witnesses import TRAFFIC, Doubt, tell_doubts
 from labs.workload import SharedPrefixWorkload, TokenIds
 
 # Whether a request with prompt_logprobs, which does not read the cache, counts as looked up: vLLM leaves it out, SGLang
@@ -132,12 +132,20 @@ def _run_on_server(session: LabSession, config: Config, cache: Cache) -> LabRepo
             )
         if target.info.config.get("isolation") == "reset":
             series.ask_served_reset()
+            if target.last_reset == "renamed":
+                findings.append(
+                    f"{cache.title}: a reset was refused, although none of the lab's requests was running: what it leaves is not "
+                    "judged; prompts were given other token ids instead"
+                )
         else:
-            findings.append(f"{cache.title}: it has no reset that a client may use; prompts were given other token ids instead")
+            findings.append(
+                f"{cache.title}: it has no reset that a client may use, or refused it, so nothing is said of resets; prompts were "
+                "given other token ids instead"
+            )
     finally:
         target.close()
     measurements = series.measurements
-    findings += _served_findings(cache, measurements) + tell_doubts(series.doubts)
+    findings += _served_findings(cache, measurements, series.doubts) + tell_doubts(series.doubts)
     return LabReport(
         tuple(measurements),
         "cold" if cold else "uncontrolled",
@@ -149,24 +157,25 @@ def _run_on_server(session: LabSession, config: Config, cache: Cache) -> LabRepo
 
 
 def _takes_prompt_logprobs(target: Target, canary_ids: TokenIds) -> bool:
-    """Whether the server answers a request for them at all; what else is wrong with it the next request will say."""
+    """Whether the server answers a request for them. Raises TargetError for any other failure."""
     try:
         target.complete(canary_ids, prompt_logprobs=True)
-    except TargetError:
+    except FieldRefused:
         return False
     return True
 
 
-def _served_findings(cache: Cache, measurements: Sequence[Measurement]) -> list[str]:
-    found = {(one.row, one.name): int(one.value) for one in measurements}
-    lines = []
+def _served_findings(cache: Cache, measurements: Sequence[Measurement], doubts: Sequence[Doubt]) -> list[str]:
+    found = {(one.row, one.name): int(one.value) for one in measurements if one.predicted is not None}
+    lines, is_shared = [], any(doubt.kind == TRAFFIC for doubt in doubts)
     if (hits := found.get(("prompt_logprobs, warm cache", "hits"))) is not None:
         queries = found.get(("prompt_logprobs, warm cache", "queries"))
         looked_up = "its counters do not tell what was looked up" if queries is None else f"{queries:,} counted as looked up"
         lines.append(f"{cache.title}: prompt_logprobs on a warm cache: {hits:,} tokens found, {looked_up}")
     salted, again = (found.get((row, "hits")) for row in ("another salt", "that salt again"))
     if salted is not None and again is not None:
-        verdict = "isolated" if salted == 0 < again else "NOT isolated" if salted else "nothing reused, so nothing shown"
+        not_isolated = "cannot tell, others use this server" if is_shared else "NOT isolated"
+        verdict = "isolated" if salted == 0 < again else not_isolated if salted else "nothing reused, so nothing shown"
         lines.append(f"{cache.title}: a new salt finds {salted:,} tokens and the same salt again {again:,}: {verdict}")
     return lines
 
@@ -230,7 +239,7 @@ def _findings(config: Config, plans: Sequence[Cache], measurements: Sequence[Mea
 def _conclusion(measurements: Sequence[Measurement], shown: str) -> str:
     """What happened and what to do; `shown`: what old K/V do, as far as this run showed it."""
     return (
-        f"{outcome_line(measurements, 'Every prediction was met.')} A request with prompt_logprobs passes the cache by and leaves its "
+        f"{hits_outcome(measurements, 'Every prediction was met.')} A request with prompt_logprobs passes the cache by and leaves its "
         "blocks for others; leave such requests out when you compare prompt tokens with looked-up ones (with vLLM also those with "
         "echo and logprobs). A reset asks that no request holds blocks, and says whether it was done: vLLM's /reset_prefix_cache "
         "always answers 200, so read `success` in its body; SGLang's /flush_cache answers 400 when it was not. After a weight update "

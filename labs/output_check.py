@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Sequence
 
 from labs import theory
+from labs.caches import served_cache
 from labs.protocol import LabSession, Prediction
 from labs.salts import salts
 from labs.series import prove_cold
@@ -34,11 +35,12 @@ class OutputCheck:
     """Where two cold runs and a warm one part; positions in output tokens, None where they do not."""
 
     num_tokens: int
-    num_cached_tokens: int  # of the warm run
+    num_cached_tokens: int | None  # of the warm run; None: a server does not tell
     control_parted: int | None  # cold against cold again
     parted: int | None  # cold against warm
     gap: float | None  # of the two best tokens: where they part, else the smallest; None: a server does not tell
-    has_control: bool = True  # whether the second cold run was cold
+    has_control: bool | None = True  # whether the second cold run was cold; None: a server does not tell
+    was_warm: bool = True  # False: a server says that the warm run found nothing, so that it shows nothing
 
     @property
     def equal(self) -> bool:
@@ -52,9 +54,14 @@ class OutputCheck:
             return f"two cold runs part at output token {self.control_parted} (gap of the two best tokens {gap})"
         if self.parted is not None:
             return f"cold and warm output part at output token {self.parted} (gap of the two best tokens {gap})"
-        runs = "cold, cold again and warm" if self.has_control else "cold and warm (the second cold run was not cold)"
+        runs = {
+            True: "cold, cold again and warm",
+            False: "cold and warm (the second cold run was not cold)",
+            None: "cold, again (whether cold is not told) and warm",
+        }[self.has_control]
+        found = "unknown how many" if self.num_cached_tokens is None else f"{self.num_cached_tokens:,}"
         return (
-            f"greedy output {runs}: all {self.num_tokens} tokens equal ({self.num_cached_tokens:,} of the "
+            f"greedy output {runs}: all {self.num_tokens} tokens equal ({found} of the "
             f"prompt from the cache when warm; smallest gap of the two best tokens {gap})"
         )
 
@@ -65,7 +72,7 @@ def check_outputs(cold: Completion, cold_again: Completion, warm: Completion) ->
     gaps = cold.top_logprob_gaps
     position = control if control is not None else parted
     gap = None if len(gaps) <= (position or 0) else min(gaps) if position is None else gaps[position]
-    return OutputCheck(len(cold.output_token_ids), warm.num_cached_tokens or 0, control, parted, gap)
+    return OutputCheck(len(cold.output_token_ids), warm.num_cached_tokens, control, parted, gap)
 
 
 def compare_cold_and_warm(
@@ -93,16 +100,22 @@ def compare_on_server(
     if any(len(one.output_token_ids) != num_tokens for one in completions):
         return None, cold
     first, again, warm = completions
-    # Under a salt that the server ignores, the second run is a warm one.
-    has_control = again.num_cached_tokens == 0
-    check = check_outputs(first, again if has_control else first, warm)
-    return replace(check, has_control=has_control), cold
+    # Under a salt that the server ignores, the second run is a warm one. What is put in front of all prompts is no reuse.
+    front = served_cache(session.open_target.served).laws.front_hits(len(prompt))
+    has_control = None if again.num_cached_tokens is None else again.num_cached_tokens <= front
+    check = check_outputs(first, first if has_control is False else again, warm)
+    was_warm = warm.num_cached_tokens is None or warm.num_cached_tokens > front
+    return replace(check, has_control=has_control, was_warm=was_warm), cold
 
 
 def judge_on_server(check: OutputCheck) -> tuple[int | None, str]:
     """0 for outputs that are equal or part at a near tie, 1 for others, None where nothing can be judged; and why, in words."""
+    if not check.was_warm:
+        return None, ". Not judged: the server says that the warm run found nothing, so it was not warm"
     if check.equal:
         return 0, ""
+    if check.control_parted is not None and check.has_control is None:
+        return None, ". Not judged: which of the runs were cold is not told"
     if check.control_parted is not None:
         return None, ". Not the cache's doing: this server answers the same prompt differently without it"
     if check.gap is None:

@@ -48,8 +48,9 @@ class Measurement:
 
     @property
     def value(self) -> float | int:
-        """The sample, or the median of several."""
-        return self.samples[0] if len(self.samples) == 1 else statistics.median(self.samples)
+        """The sample, or the median of several; of counts a count, thus the lower of two in the middle."""
+        is_count = all(isinstance(sample, int) for sample in self.samples)
+        return (statistics.median_low if is_count else statistics.median)(self.samples)
 
     @property
     def agrees(self) -> bool | None:
@@ -106,6 +107,10 @@ class LabSession(Protocol):
 
     def expect(self, num_requests: int) -> None:
         """Announce how many more requests the lab will send, for the progress bar."""
+        ...
+
+    def fitted(self, config: Any) -> None:
+        """Tell the configuration that is really run, where it was fitted to a server: the record holds that one."""
         ...
 
     def progress(self, label: str, num_requests: int = 1) -> None:

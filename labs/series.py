@@ -7,7 +7,7 @@ is not ours, by measuring both (labs/witnesses.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Sequence
 
 from labs.cache_laws import CacheLaws
@@ -71,8 +71,12 @@ class SeriesResult:
         return entries
 
 
-def run_series(session: LabSession, target: Target, series: Series, group: str, max_tokens: int = 1) -> SeriesResult:
+def run_series(
+    session: LabSession, target: Target, series: Series, group: str, max_tokens: int = 1, unjudged: str = ""
+) -> SeriesResult:
     """Send a series and record its measurements under the table `group`.
+
+    unjudged  why its finds are measured without a prediction: what they would find may be gone; empty: they are judged
 
     Raises TargetError when, in this process, the requests' own reports and the cache's counters disagree: then neither
     can be trusted.
@@ -84,12 +88,13 @@ def run_series(session: LabSession, target: Target, series: Series, group: str, 
             completions.append(target.complete(request.token_ids, max_tokens=max_tokens, cache_salt=request.cache_salt))
             session.progress(f"{group}: {series.row}")
     except BaseException:
-        session.record(*_by_request(series, completions, group))  # what was measured is kept, Ctrl-C or not
+        session.record(*_judged(_by_request(series, completions, group), unjudged))  # what was measured is kept, Ctrl-C or not
         raise
     counted = target.counters()
     sums, doubts = _sums(series, completions, counted, group)
     found = _by_request(series, completions, group)
     measurements = [one for one in found if one.unit != "s"] + sums + [one for one in found if one.unit == "s"]
+    measurements = _judged(measurements, unjudged)
     session.record(*measurements)
     return SeriesResult(series, tuple(completions), tuple(measurements), tuple(doubts))
 
@@ -97,7 +102,8 @@ def run_series(session: LabSession, target: Target, series: Series, group: str, 
 def prove_cold(session: LabSession, target: Target, canary_ids: Sequence[int]) -> bool:
     """Empty the cache and prove it: a prompt that was warm must miss. Its own traffic is left out of all counts.
 
-    A server that cannot be emptied gives every token another name at a reset, which empties it for this run.
+    A server that cannot be emptied gives every token another name at a reset, which empties it for this run; so does one that
+    says it was emptied, and then still finds the prompt.
     """
     laws = CacheLaws.of(session.open_target.served) or CacheLaws(target.info.unit_size)
     # Longer than a block (than two beside a drafter), or it could never hit; repeating it keeps its first token.
@@ -110,11 +116,21 @@ def prove_cold(session: LabSession, target: Target, canary_ids: Sequence[int]) -
     warm = warm if warm > miss else _hits(target, canary_ids)
     reset = target.reset()
     after = target.complete(canary_ids).num_cached_tokens
+    if reset and warm > miss and after is not None and after > miss and target.rename():
+        after = target.complete(canary_ids).num_cached_tokens
     target.counters()
     # A canary that never was warm proves nothing by missing, nor does one whose hits are unknown.
     cold = warm > miss and reset and after is not None and after <= miss
     session.cold("cold" if cold else "uncontrolled")
     return cold
+
+
+def _judged(measurements: list[Measurement], unjudged: str) -> list[Measurement]:
+    """Without their predictions, if there is a reason not to judge them."""
+    if not unjudged:
+        return measurements
+    note = f"not judged: {unjudged}"
+    return [one if one.predicted is None else replace(one, predicted=None, key=False, note=note) for one in measurements]
 
 
 def _hits(target: Target, token_ids: Sequence[int]) -> int:

@@ -25,6 +25,7 @@ def fit_sizes(session: LabSession, config: Any, sizes: Mapping[str, Any]) -> tup
         fitted = replace(config, **changed)
     except ValueError as error:
         raise TargetUnavailable(f"the lab does not fit the longest prompt of this server: {error}") from error
+    session.fitted(fitted)
     told = ", ".join(f"{name} {_shown(getattr(config, name))} → {_shown(size)}" for name, size in changed.items())
     return fitted, [f"sizes fitted to this server's block and longest prompt: {told}; --set leaves one as typed"]
 

@@ -7,6 +7,10 @@
 Each is judged against the same prediction. One that is unknown is left out and named, never taken for 0, and two that
 disagree are told side by side, never averaged: people have met counters that stand still while the cache works, and replies
 that say nothing while it does. An engine in this process has one account, kept in two places; labs check that elsewhere.
+
+What the counters grew by is judged as far as it can be these requests' account. Fewer lookups than were sent are no other
+user's doing, nor are more finds than lookups: both miss their prediction. More lookups may be others' or a second count of the
+same, which nobody can tell from outside: the growth is measured and told with its ratio to what was sent, and not judged.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ from labs.targets.base import CacheCounters, Completion
 NO_COUNTERS = "the server's counters tell nothing of these requests: counted and queries are left out"
 NO_USAGE = "replies do not tell what they found: total is left out, and the other counts are the counters'"
 
+NOT_JUDGED = "queries that are more than was sent are not judged: others use this server, or it counts lookups more than once"
+
+TRAFFIC = "traffic"  # kind of the doubts that others may be among what was counted
 NUM_TOLD = 2  # doubts of one kind told in full
 
 
@@ -65,25 +72,30 @@ def judge_sums(
 ) -> tuple[list[Measurement], list[Doubt]]:
     """Measurements of a series by both witnesses, and doubts where one cannot be heard or they disagree.
 
-    counted        the counters' growth over the whole series
+    counted        what the counters say of the whole series
     hits, queries  what all requests should find and look up
     """
     found: list[Measurement] = []
     doubts: list[Doubt] = []
     reported = reported_hits(completions)
-    growth_known = counted.hits is not None and counted.queries is not None
-    if growth_known and counted.queries > queries.value:
-        growth_known = False
-        doubts.append(doubt_of_traffic(f"{group}: {row}", counted.queries, int(queries.value)))
+    num_queries, num_hits = counted.growth or (None, None)
+    is_more = num_queries is not None and num_queries > queries.value
+    # Of as many lookups as were sent, without an account of them: some came late, from before.
+    is_judged = num_queries is not None and not is_more and (
+        counted.queries is not None or num_queries < queries.value or num_hits > num_queries
+    )  # fmt: skip
     if reported is not None:
-        note = "" if growth_known else NO_COUNTERS
+        note = "" if is_judged or is_more else NO_COUNTERS
         found.append(Measurement("total", "tokens", (reported,), group, row, hits, note=note))
-    if growth_known:
+    if is_judged:
         note = "" if reported is not None else NO_USAGE
-        found.append(Measurement("counted", "tokens", (counted.hits,), group, row, hits, note=note))
-        found.append(Measurement("queries", "tokens", (counted.queries,), group, row, queries))
-    if reported is not None and growth_known and reported != counted.hits:
-        doubts.append(_told_apart(f"{group}: {row}", reported, counted.hits))
+        found.append(Measurement("counted", "tokens", (num_hits,), group, row, hits, note=note))
+        found.append(Measurement("queries", "tokens", (num_queries,), group, row, queries))
+    if is_more:
+        found.append(Measurement("queries", "tokens", (num_queries,), group, row, note=NOT_JUDGED))
+        doubts.append(doubt_of_traffic(f"{group}: {row}", num_queries, int(queries.value)))
+    if reported is not None and is_judged and reported != num_hits:
+        doubts.append(_told_apart(f"{group}: {row}", reported, num_hits))
     return found, doubts
 
 
@@ -103,13 +115,14 @@ def disagreements(label: str, completions: Sequence[Completion]) -> list[Doubt]:
     return [_told_apart(label, sum(one.evidence.usage for one in both), sum(one.evidence.counted_hits for one in both))]
 
 
-def doubt_of_traffic(label: str, num_looked_up: int, num_sent: int) -> Doubt:
+def doubt_of_traffic(label: str, num_looked_up: int, num_due: int) -> Doubt:
     """That the counters saw what these requests cannot have been."""
+    due = f"{num_due:,} are due (×{num_looked_up / num_due:.2f})" if num_due else "none are due"
     text = (
-        f"{label}: the counters looked up {num_looked_up:,} tokens where these requests have {num_sent:,}: others use this server, "
-        "or it counts lookups twice; its counters are not judged"
+        f"{label}: the counters looked up {num_looked_up:,} tokens where {due}: others use this server, or it counts lookups more "
+        "than once; its counters are not judged"
     )
-    return Doubt("traffic", text)
+    return Doubt(TRAFFIC, text)
 
 
 def _told_apart(label: str, reported: int, counted: int) -> Doubt:

@@ -72,7 +72,9 @@ def _guarded(route: Route, parts: ServerParts) -> Route:
             logger.error("%s failed: %s", route.path, type(error).__name__)
             return error_reply(parts, Refusal("an internal error", status=500))
 
-    return Route(route.path, guarded, methods=list(route.methods or ()))
+    wrapped = Route(route.path, guarded)
+    wrapped.methods = route.methods  # as they are: a new route would take HEAD wherever it takes GET
+    return wrapped
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

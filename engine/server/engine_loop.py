@@ -5,7 +5,8 @@
     tickets               ◀──outputs────  after each step: one message for all of them
 
 The engine is touched by this thread alone; making and checking a request (`LLMEngine.make_request`, `check_request`) touches
-nothing that changes, and may run elsewhere. A step that fails ends the requests it computed, and the loop goes on.
+nothing that changes, and may run elsewhere. A step that fails ends the requests it computed, and the loop goes on; whatever
+else may fail fails alone, but for what ends the thread itself: then everybody is told, and `died_of` says what it was.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Callable, Sequence
 
@@ -46,10 +48,13 @@ class EngineLoop:
         self._calls: set[Future[bool]] = set()  # asked, and not yet answered
         self._num_submitted = 0  # by the event loop; each thread counts for itself
         self._num_added = 0  # of them, by the engine's thread
-        self._num_left_waiting = 0  # the engine's queue, when it was last looked at
+        # Requests that the latest step left without blocks, and how many had been added by then.
+        self._left_without_blocks = (0, 0)
         self._is_refusing = False
         self._is_ending = False
-        self._has_died = False
+        self._has_ended = False
+        self.died_of: str | None = None  # the kind of error that ended the thread, if one did
+        self._door = threading.Lock()  # nobody comes in while the last ones are told to leave
         self._post: Post = lambda function: function()
         self._outbox: deque[tuple[Ticket, RequestOutput | Refusal]] = deque()
         self._is_mail_announced = False
@@ -58,7 +63,7 @@ class EngineLoop:
     @property
     def is_healthy(self) -> bool:
         """Whether it steps, and takes requests."""
-        return self._thread.is_alive() and not (self._has_died or self._is_refusing or self._is_ending)
+        return self._thread.is_alive() and not (self._has_ended or self._is_refusing or self._is_ending)
 
     @property
     def num_unfinished(self) -> int:
@@ -72,18 +77,19 @@ class EngineLoop:
 
     def submit(self, requests: Sequence[Request], is_streaming: bool = False) -> list[Ticket]:
         """Queue requests, all or none. Raises Refusal (503) when too many wait, or the server takes no more."""
-        if not self.is_healthy:
-            raise Refusal("the server is shutting down" if not self._has_died else "the engine has stopped", status=503)
         most = self.engine.config.max_num_seqs + self.max_waiting
         if len(requests) > most:
             raise Refusal(f"{len(requests)} prompts; accepted: up to {most} at once")
-        if not self._has_room(len(requests)):
-            raise QueueFull
-        tickets = [Ticket(request, is_streaming) for request in requests]
-        for ticket in tickets:
-            self._tickets[ticket.request_id] = ticket
-        self._num_submitted += len(tickets)
-        self._commands.put(lambda: self._add(tickets))
+        with self._door:
+            if not self.is_healthy:
+                raise _stopped() if self.died_of else _shutting_down()
+            if not self._has_room(len(requests)):
+                raise QueueFull
+            tickets = [Ticket(request, is_streaming) for request in requests]
+            for ticket in tickets:
+                self._tickets[ticket.request_id] = ticket
+            self._num_submitted += len(tickets)
+            self._commands.put(lambda: self._add(tickets))
         return tickets
 
     def abort(self, tickets: Sequence[Ticket]) -> None:
@@ -95,6 +101,11 @@ class EngineLoop:
     def abort_all(self) -> None:
         """End every request; the clients get what there is, with the reason `abort`."""
         self._commands.put(lambda: self._abort(list(self._tickets.values())))
+
+    def dismiss_clients(self) -> None:
+        """Tell all clients, on the event loop, that nothing more will come: at once, whatever step is under way."""
+        for ticket in list(self._tickets.values()):
+            ticket.put(_shutting_down())
 
     def reset(self, reset_running_requests: bool = False) -> Future[bool]:
         """Forget all cached content: whether it was possible. Running requests hold their blocks, unless preempted for it."""
@@ -120,28 +131,29 @@ class EngineLoop:
         num_seats = self.engine.config.max_num_seqs
         if len(self._tickets) + count > num_seats + self.max_waiting:
             return False
-        # Whoever was left in the queue waits for blocks or a seat, and so will a newcomer.
-        return (
-            self._num_left_waiting == 0
-            or self._num_left_waiting + self._num_submitted - self._num_added + count <= self.max_waiting
-        )
+        # Where blocks are short seats stay empty: a newcomer waits behind those who wait already.
+        num_left, num_known = self._left_without_blocks
+        return num_left == 0 or num_left + self._num_submitted - num_known + count <= self.max_waiting
 
     def _call(self, function: Callable[[], bool]) -> Future[bool]:
         future: Future[bool] = Future()
 
         def command() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # whoever asked is gone
+            success = False
             try:
-                future.set_result(function())
-            except BaseException:
-                future.set_result(False)
-                raise
+                success = function()
+            finally:
+                future.set_result(success)
 
-        if self._has_died or not self._thread.is_alive():
-            future.set_result(False)
-        else:
-            self._calls.add(future)
-            future.add_done_callback(self._calls.discard)
-            self._commands.put(command)
+        with self._door:
+            if not self._has_ended and self._thread.is_alive():
+                self._calls.add(future)
+                future.add_done_callback(self._calls.discard)
+                self._commands.put(command)
+                return future
+        future.set_result(False)
         return future
 
     def _run(self) -> None:
@@ -152,23 +164,31 @@ class EngineLoop:
                     self._step()
             self._carry_out_commands(wait=False)
         except BaseException as error:  # a thread's last words: nobody else would hear of it
-            self._has_died = True
-            logger.error("the engine's loop ended: %s", type(error).__name__)
+            self.died_of = type(error).__name__
         finally:
+            with self._door:  # who is inside by now is told here, who comes later at the door
+                self._has_ended = True
             for call in list(self._calls):
-                call.set_result(False)
+                with suppress(InvalidStateError):  # cancelled meanwhile
+                    call.set_result(False)
             left = list(self._tickets.values())
             self._forget(left)
-            self._deliver([(ticket, Refusal("the engine has stopped", status=503)) for ticket in left])
+            self._deliver([(ticket, _stopped()) for ticket in left])
 
     def _carry_out_commands(self, wait: bool) -> None:
         try:
             if wait:
-                self._commands.get()()
+                self._carry_out(self._commands.get())
             while True:
-                self._commands.get_nowait()()
+                self._carry_out(self._commands.get_nowait())
         except Empty:
             pass
+
+    def _carry_out(self, command: Callable[[], None]) -> None:
+        try:
+            command()
+        except Exception as error:
+            logger.error("a command failed: %s", type(error).__name__)
 
     def _add(self, tickets: list[Ticket]) -> None:
         self._num_added += len(tickets)
@@ -179,7 +199,9 @@ class EngineLoop:
                 self.engine.add_request(ticket.request)
             except ValueError as error:
                 self._fail([ticket], Refusal(str(error)))
-        self._num_left_waiting = len(self.engine.scheduler.waiting)
+            except Exception as error:
+                logger.error("a request could not be added: %s", type(error).__name__)
+                self._fail([ticket], Refusal("an internal error", status=500))
 
     def _step(self) -> None:
         engine = self.engine
@@ -197,7 +219,7 @@ class EngineLoop:
                 [self._tickets[engine.scheduler.waiting.peek().request_id]], Refusal("this request never fits", status=500)
             )
             return
-        self._num_left_waiting = len(engine.scheduler.waiting)
+        self._left_without_blocks = (len(engine.scheduler.waiting) if plan.is_short_of_blocks else 0, self._num_added)
         told = [(self._tickets[output.request_id], output) for output in outputs]
         finished = [ticket for ticket, output in told if output.finished]
         # First the counts, then the answer: a client that asks for the counts after its answer finds itself in them.
@@ -216,7 +238,6 @@ class EngineLoop:
         unfinished = [ticket for ticket in tickets if not ticket.is_ended]
         for ticket in unfinished:
             self.engine.abort_request(ticket.request_id)
-        self._num_left_waiting = len(self.engine.scheduler.waiting)
         if unfinished:
             self._reporter.step()
             self._reporter.finished(unfinished)
@@ -234,6 +255,9 @@ class EngineLoop:
         for ticket in tickets:
             ticket.is_ended = True
             del self._tickets[ticket.request_id]
+        # Each leaves the queue, or blocks for one that is in it.
+        num_left, num_known = self._left_without_blocks
+        self._left_without_blocks = (max(0, num_left - len(tickets)), num_known)
 
     def _aborted_output(self, ticket: Ticket) -> RequestOutput:
         request = ticket.request
@@ -271,3 +295,11 @@ class EngineLoop:
         while self._outbox:
             ticket, outcome = self._outbox.popleft()
             ticket.put(outcome)
+
+
+def _stopped() -> Refusal:
+    return Refusal("the engine has stopped", status=503)
+
+
+def _shutting_down() -> Refusal:
+    return Refusal("the server is shutting down", status=503)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Mapping, Sequence
+from typing import Iterator, Mapping, Sequence
 
 from engine.llm_engine import LLMEngine
 from engine.request import FinishReason
@@ -11,13 +13,19 @@ from engine.request_output import RequestOutput
 from engine.server.step_report import FinishedReport, StepObserver, StepReport
 from engine.server.ticket import Ticket
 
+logger = logging.getLogger(__name__)
+
 
 class LoopReporter:
-    """Reads the engine after each step; without an observer it only keeps the counts from growing."""
+    """Reads the engine after each step; without an observer it only keeps the counts from growing.
+
+    An observer that fails is no reason to serve nobody: it is logged, each kind of failure once.
+    """
 
     def __init__(self, engine: LLMEngine, observer: StepObserver | None) -> None:
         self._engine = engine
         self._observer = observer
+        self._logged: set[str] = set()
 
     def step(
         self,
@@ -49,7 +57,8 @@ class LoopReporter:
             num_evicted_tokens=num_evicted_tokens,
             streaming_ttfts=tuple((tickets or {})[output.request_id].is_streaming for output in firsts),
         )
-        self._observer.observe_step(report)
+        with self._tolerant():
+            self._observer.observe_step(report)
 
     def finished(self, tickets: Sequence[Ticket]) -> None:
         """Requests that ended, whatever ended them."""
@@ -70,4 +79,15 @@ class LoopReporter:
                 is_streaming=ticket.is_streaming,
                 metrics=metrics,
             )
-            self._observer.observe_finished(report)
+            with self._tolerant():
+                self._observer.observe_finished(report)
+
+    @contextmanager
+    def _tolerant(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            kind = type(error).__name__
+            if kind not in self._logged:
+                logger.error("what follows the engine failed: %s", kind)
+                self._logged.add(kind)

@@ -1,7 +1,8 @@
 """run_server: an application on a socket, from its first line to its last.
 
 The first Ctrl-C, or SIGTERM, closes the door: no newcomers, running requests may finish for a while, the others end with
-the reason `abort`; their clients are told, no connection is cut. A second one ends at once.
+the reason `abort`; their clients are told, no connection is cut. A second one ends at once: their clients get 503. It also ends
+when the engine does: a server that can only say no is better started anew.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _BACKLOG = 2048
 _GRACE_S = 5.0  # after the drain, for the last bytes to be sent
 _LOOK_EVERY_S = 0.02
+_LAST_WORDS_S = 0.5  # after a second Ctrl-C, for telling the clients
 # Two threads take turns: by default each may keep the other waiting for 5 ms, for every packet again.
 _SWITCH_INTERVAL_S = 0.0005
 
@@ -40,6 +42,7 @@ class Shutdown:
     num_finished: int  # requests that still ran when the door was closed, and were let finish
     num_aborted: int
     is_forced: bool  # by a second Ctrl-C
+    died_of: str | None = None  # the kind of error that ended the engine, where nobody asked for the end
 
 
 def bind(options: ServerOptions) -> socket.socket:
@@ -78,7 +81,7 @@ def run_server(
         server.run(sockets=[listener])
     finally:
         sys.setswitchinterval(previous)
-    return Shutdown(server.num_finished, server.num_aborted, server.force_exit)
+    return Shutdown(server.num_finished, server.num_aborted, server.force_exit, engine_loop.died_of)
 
 
 class DrainingServer(uvicorn.Server):
@@ -112,11 +115,22 @@ class DrainingServer(uvicorn.Server):
         if self.started and self._on_ready is not None:
             self._on_ready()
 
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._engine_loop.died_of is not None
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._engine_loop.refuse_newcomers()
         drain = asyncio.ensure_future(self._drain())
         await super().shutdown(sockets=sockets)
         drain.cancel()
+        if self.force_exit:
+            await self._tell_clients()
+
+    async def _tell_clients(self) -> None:
+        self._engine_loop.dismiss_clients()
+        deadline = asyncio.get_running_loop().time() + _LAST_WORDS_S
+        while self.server_state.tasks and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -66,6 +66,7 @@ def server_info(options: ServerOptions, engine: LLMEngine) -> dict[str, Any]:
         "schedule_policy": config.policy,
         "disable_radix_cache": not config.enable_prefix_caching,
         "radix_eviction_policy": config.radix_eviction_policy,
+        "speculative_algorithm": "EAGLE" if config.use_eagle else None,
         "enable_cache_report": options.cache_report,
         "enable_metrics": options.metrics_endpoint,
         "kv_events": None,  # not published

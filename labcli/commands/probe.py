@@ -14,8 +14,9 @@ variable LABCLI_API_KEY. --json gives one object of these keys:
                 evidence (lines), next_step
     own_rate    of this probe's exact repeats: num_repeats, num_tokens, num_cached, rate, expected, unit, has_drafter, law
     requests    purpose, prompt (its number), turn, length, matched, cached, usage_cached, counted, salt, seconds
-    sent        num_requests, seconds, form (ids, words, text, chat), num_failed, stopped (the limit that was met, or null),
-                left_out (questions that were not asked, or not to their end, for that limit)
+    sent        num_requests, seconds, form (ids, words, text, chat), num_failed, num_turned_away (requests that a busy server
+                refused and got again), stopped (the limit that was met, or null), left_out (questions that were not asked, or not
+                to their end, for that limit)
 
 Neither prompts nor token ids, salts or keys are in it.
 """
@@ -45,6 +46,11 @@ def probe(
     ] = None,
 ) -> int:
     """Say what keeps a server's prefix cache from being used, with evidence and the next step.
+
+    It sends 60 to 120 small requests of random tokens that nobody else has, and resets nothing. A key is read from LABCLI_API_KEY.
+
+    Each verdict is a fault, expected (looks wrong and is not), fine, or cannot tell; certain where the server itself says so,
+    strong where it was measured, weak where another cause is possible.
 
     Exit codes: 0 no fault was found, 1 a fault was found or nothing usable answers, 2 bad usage.
     """

@@ -7,7 +7,7 @@
     labcli run-lab 04 --target http://127.0.0.1:8000
 
 On a server its one cache is asked as it is, with requests of random token ids; nothing in it is changed but its content,
-which is emptied where it has an endpoint for that. A key comes from the environment variable LABCLI_API_KEY.
+which is emptied where it has an endpoint for that, for everybody who uses it: --isolation rename leaves it alone. A key comes from the environment variable LABCLI_API_KEY.
 """
 
 from __future__ import annotations
@@ -58,6 +58,14 @@ def run_lab(
     concurrency: Annotated[
         Optional[str], typer.Option(metavar="N", help="Requests at once, where a lab sends many to a server. [default: 64]")
     ] = None,
+    isolation: Annotated[
+        Optional[str],
+        typer.Option(
+            metavar="WAY",
+            help="Between phases: auto empties the server's cache, for everybody who uses it; reset fails where that cannot be; "
+            "rename leaves it and sends other token ids. [default: auto]",
+        ),
+    ] = None,
     rate: Annotated[Optional[str], typer.Option(metavar="R", help="Requests a second sent to a server, at most.")] = None,
     max_requests: Annotated[
         Optional[str], typer.Option(metavar="N", help="Most requests a run sends to a server. [default: 20,000]")
@@ -87,8 +95,8 @@ def run_lab(
         _refuse_set()
     kind = _kind_of(target)
     for_server = {
-        "--concurrency": concurrency, "--rate": rate, "--max-requests": max_requests, "--max-minutes": max_minutes,
-        "--timeout": timeout,
+        "--concurrency": concurrency, "--isolation": isolation, "--rate": rate, "--max-requests": max_requests,
+        "--max-minutes": max_minutes, "--timeout": timeout,
     }  # fmt: skip
     for_engine = {"--dtype": dtype, "--device": device}
     _check_meaning(kind, {"engine": for_engine, "sim": {"--gpu": gpu}, "server": for_server})
@@ -226,6 +234,9 @@ def _show(record: Any, path: Any, as_json: bool) -> int:
         from labcli.render.lab_report import print_lab_report
 
         print_lab_report(record, path)
+    if record.error is not None:
+        print(f"labcli: {record.error}", file=sys.stderr)
+        return 1
     if not record.missed:
         return 0
     first = record.missed[0]

@@ -17,19 +17,22 @@ def serve(
     target: Annotated[
         str, typer.Option(help="engine (a real model here) or sim (no tensors, time by the cost model).")
     ] = "engine",
-    flavor: Annotated[str, typer.Option(help="Whose endpoints, answers and metrics: vllm or sglang.")] = "vllm",
+    flavor: Annotated[str, typer.Option(help="Whose server it is like: vllm or sglang.")] = "vllm",
     model: Annotated[
         Optional[str],
         typer.Option(
-            "--model", "--model-path", help="smollm2, synthetic:<shape>, a folder or a hub id; a shape's name with sim."
+            "--model",
+            "--model-path",
+            help="smollm2, synthetic:<shape>, a folder or a hub id; with sim a shape's name."
+            " [default: smollm2; with sim llama-3-8b]",
         ),
     ] = None,
     served_model_name: Annotated[
         Optional[str], typer.Option(metavar="NAME", help="What clients call it. [default: --model]")
     ] = None,
-    dtype: Annotated[Optional[str], typer.Option(help="auto, bfloat16, float16 or float32.")] = None,
-    device: Annotated[Optional[str], typer.Option(help="auto, cpu or cuda.")] = None,
-    gpu: Annotated[Optional[str], typer.Option(metavar="NAME", help="The GPU whose time sim takes.")] = None,
+    dtype: Annotated[Optional[str], typer.Option(help="auto, bfloat16, float16 or float32. [default: auto]")] = None,
+    device: Annotated[Optional[str], typer.Option(help="auto, cpu or cuda. [default: auto]")] = None,
+    gpu: Annotated[Optional[str], typer.Option(metavar="NAME", help="The GPU whose time sim takes. [default: H100 SXM]")] = None,
     pace: Annotated[Optional[float], typer.Option(help="Real seconds per simulated second; 0: no waiting. [default: 1]")] = None,
     host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: any free one.")] = 8000,
@@ -41,37 +44,57 @@ def serve(
             "--enable-prefix-caching/--no-enable-prefix-caching",
             " /--disable-radix-cache",
             help="Reuse the K/V of equal prefixes.",
+            show_default="on",
         ),
     ] = True,
-    block_size: Annotated[Optional[int], typer.Option(help="Tokens in a block of the hash cache. [default: 16]")] = None,
-    page_size: Annotated[Optional[int], typer.Option(help="Tokens in a page of the radix cache. [default: 1]")] = None,
+    block_size: Annotated[Optional[int], typer.Option(help="Tokens in a block, hash cache. [default: 16]")] = None,
+    page_size: Annotated[Optional[int], typer.Option(help="Tokens in a page, radix cache. [default: 1]")] = None,
     num_gpu_blocks: Annotated[
         Optional[int],
         typer.Option(
-            "--num-gpu-blocks", "--num-gpu-blocks-override", help="Blocks or pages in the pool, the null block included."
+            "--num-gpu-blocks",
+            "--num-gpu-blocks-override",
+            help="Blocks or pages in the pool; one of them, the null block, is never used. [default: 32,768 tokens in all]",
         ),
     ] = None,
     hash_algorithm: Annotated[
         Optional[str],
-        typer.Option("--prefix-caching-hash-algo", metavar="NAME", help="sha256, sha256_cbor, xxhash or xxhash_cbor."),
+        typer.Option(
+            "--prefix-caching-hash-algo", metavar="NAME", help="sha256, sha256_cbor, xxhash or xxhash_cbor. [default: sha256]"
+        ),
     ] = None,
     eviction_policy: Annotated[
         Optional[str],
-        typer.Option("--radix-eviction-policy", metavar="NAME", help="Which leaves the radix cache gives up first."),
+        typer.Option(
+            "--radix-eviction-policy",
+            metavar="NAME",
+            help="Which pages the radix cache gives up first: lru, lfu, fifo, mru, filo, slru or priority. [default: lru]",
+        ),
     ] = None,
     max_model_len: Annotated[
-        Optional[int], typer.Option("--max-model-len", "--context-length", help="Tokens of one request. [default: the model's]")
+        Optional[int],
+        typer.Option(
+            "--max-model-len",
+            "--context-length",
+            help="Most tokens of one request, prompt and answer. [default: what the model takes]",
+        ),
     ] = None,
     max_num_seqs: Annotated[
-        Optional[int], typer.Option("--max-num-seqs", "--max-running-requests", help="Requests that run at once. [default: 128]")
+        Optional[int],
+        typer.Option("--max-num-seqs", "--max-running-requests", help="Most requests that run at once. [default: 128]"),
     ] = None,
     max_num_batched_tokens: Annotated[
         Optional[int],
-        typer.Option("--max-num-batched-tokens", "--chunked-prefill-size", help="Tokens of one step. [default: 4096]"),
+        typer.Option("--max-num-batched-tokens", "--chunked-prefill-size", help="Most tokens of one step. [default: 4096]"),
     ] = None,
     policy: Annotated[
         Optional[str],
-        typer.Option("--policy", "--scheduling-policy", "--schedule-policy", help="fcfs, priority, lpm or dfs-weight."),
+        typer.Option(
+            "--policy",
+            "--scheduling-policy",
+            "--schedule-policy",
+            help="Who runs first: fcfs, priority, lpm or dfs-weight. [default: fcfs]",
+        ),
     ] = None,
     speculative: Annotated[
         bool, typer.Option("--speculative", help="As with a drafter: each hit is one match unit shorter.")
@@ -82,16 +105,23 @@ def serve(
             "--cache-report/--no-cache-report",
             "--enable-prompt-tokens-details/--no-enable-prompt-tokens-details",
             "--enable-cache-report",
-            help="Tell the cached tokens in the usage of each answer.",
+            help="Tell each answer's cached tokens in its usage.",
+            show_default="on",
         ),
     ] = True,
-    reset: Annotated[bool, typer.Option(help="vllm: have /reset_prefix_cache, as in its dev mode.")] = True,
-    metrics: Annotated[bool, typer.Option("--metrics/--no-metrics", "--enable-metrics", help="Have /metrics.")] = True,
+    reset: Annotated[
+        bool, typer.Option(help="vllm: have /reset_prefix_cache, as in its dev mode; sglang has /flush_cache.", show_default="on")
+    ] = True,
+    metrics: Annotated[
+        bool, typer.Option("--metrics/--no-metrics", "--enable-metrics", help="Have /metrics.", show_default="on")
+    ] = True,
     max_waiting: Annotated[
-        int, typer.Option("--max-waiting", "--max-queued-requests", help="Requests that may queue; more get 503.")
+        int, typer.Option("--max-waiting", "--max-queued-requests", help="Most requests that wait; more get 503.")
     ] = 512,
     request_timeout: Annotated[float, typer.Option(metavar="SECONDS", help="A request that takes longer gets 504.")] = 600.0,
-    drain: Annotated[float, typer.Option(metavar="SECONDS", help="What running requests may still take after Ctrl-C.")] = 10.0,
+    drain: Annotated[
+        float, typer.Option(metavar="SECONDS", help="What requests may still take after Ctrl-C; 0: nothing.")
+    ] = 10.0,
     cache_dir: Annotated[
         Optional[str],
         typer.Option(envvar="LABCLI_CACHE_DIR", metavar="FOLDER", help="Where prepared models are kept. [default: per user]"),
@@ -99,40 +129,43 @@ def serve(
 ) -> int:
     """Serve this engine over HTTP, as vLLM or SGLang would.
 
-    Clients need a key if LABCLI_API_KEY holds one. Ctrl-C ends it: running requests may finish first; a second one ends at once.
+    Clients need a key if LABCLI_API_KEY holds one. After Ctrl-C running requests may finish, and those that do not end with what
+    they have; after a second one they get 503. Most options have the names of the real servers' flags beside their own.
     """
-    from labcli.serve_run import ServeRun, check_meaning, engine_fields, server_options
+    from labcli.serve_run import ServeRun, check_meaning, engine_fields, options_named, server_options
 
     check_meaning(target, engine_only={"--dtype": dtype, "--device": device}, sim_only={"--gpu": gpu, "--pace": pace})
-    config = engine_fields(
-        target,
-        flavor,
-        prefix_cache,
-        model=model,
-        dtype=dtype,
-        device=device,
-        block_size=block_size,
-        page_size=page_size,
-        num_gpu_blocks=num_gpu_blocks,
-        prefix_caching_hash_algo=hash_algorithm,
-        radix_eviction_policy=eviction_policy,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        policy=policy,
-        enable_prefix_caching=prefix_caching,
-        use_eagle=speculative,
-    )
-    options = server_options(
-        flavor=flavor,
-        model_name=served_model_name or config.model,
-        host=host,
-        port=port,
-        cache_report=cache_report,
-        reset_endpoint=reset,
-        metrics_endpoint=metrics,
-        max_waiting=max_waiting,
-        request_timeout_s=request_timeout,
-        drain_s=drain,
-    )
-    return ServeRun(target, config, options, gpu=gpu, pace=1.0 if pace is None else pace, cache_dir=cache_dir).execute()
+    with options_named():
+        config = engine_fields(
+            target,
+            flavor,
+            prefix_cache,
+            model=model,
+            dtype=dtype,
+            device=device,
+            block_size=block_size,
+            page_size=page_size,
+            num_gpu_blocks=num_gpu_blocks,
+            prefix_caching_hash_algo=hash_algorithm,
+            radix_eviction_policy=eviction_policy,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            policy=policy,
+            enable_prefix_caching=prefix_caching,
+            use_eagle=speculative,
+        )
+        options = server_options(
+            flavor=flavor,
+            model_name=served_model_name or config.model,
+            host=host,
+            port=port,
+            cache_report=cache_report,
+            reset_endpoint=reset,
+            metrics_endpoint=metrics,
+            max_waiting=max_waiting,
+            request_timeout_s=request_timeout,
+            drain_s=drain,
+        )
+        run = ServeRun(target, config, options, gpu=gpu, pace=1.0 if pace is None else pace, cache_dir=cache_dir)
+        return run.execute()

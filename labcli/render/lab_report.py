@@ -27,6 +27,7 @@ from labcli.record import ResultRecord
 from labcli.render.quantity import format_samples, format_value
 from labcli.render.trimmed import Trimmed
 from labcli.target_facts import TargetFacts
+from labs.outcome import UNCOUNTED
 from labs.protocol import Measurement
 
 MOST_MEASUREMENTS = 1_000  # of a record; a table that nobody reads takes a minute to lay out
@@ -66,7 +67,7 @@ def print_lab_report(record: ResultRecord, path: Path | None, console: Console |
         console.print(Text("Conclusion", style="bold"))
         console.print(Trimmed(Text(record.conclusion)))
     console.print()
-    console.print(Trimmed(Text(_verdict(record), style="bold red" if record.missed else "bold green")))
+    console.print(Trimmed(Text(_verdict(record), style="bold red" if record.missed or record.error else "bold green")))
     if path is not None:
         console.print(Text(f"record: {printable(path)}"), soft_wrap=True)  # a path stays whole, to be copied
 
@@ -82,7 +83,7 @@ def _conditions(record: ResultRecord) -> str:
     facts = TargetFacts.of(record)
     if facts.is_server:
         parts = [f"target {facts.words} at {facts.address}"]
-        if isolation := _isolation(opened):
+        if isolation := _isolation(record.target, opened):
             parts.append(isolation)
     elif opened:
         parts.append(" ".join((opened[0]["model"], opened[0]["dtype"], "on", opened[0]["device"])))
@@ -93,16 +94,22 @@ def _conditions(record: ResultRecord) -> str:
     return " · ".join(parts)
 
 
-def _isolation(opened: Sequence[dict[str, Any]]) -> str:
-    """How a server's cache was emptied between phases, as the last target opened there tells."""
-    how = {"reset": "cache reset between phases", "renamed": "no reset: prompts given other ids between phases"}
-    return how.get(opened[-1].get("config", {}).get("isolation", ""), "")
+def _isolation(target: dict[str, Any], opened: Sequence[dict[str, Any]]) -> str:
+    """How a server's cache was emptied between phases; of older records, as the last target opened there tells."""
+    how = {
+        "reset": "cache reset between phases",
+        "renamed": "no reset: prompts given other ids between phases",
+        "renamed and reset": "cache reset between phases, or where that failed prompts given other ids",
+    }
+    return how.get(target.get("isolation") or opened[-1].get("config", {}).get("isolation", ""), "")
 
 
 def _verdict(record: ResultRecord) -> str:
     if not record.num_predictions:
         return "nothing was predicted"
     met = record.num_predictions - len(record.missed)
+    if record.error == UNCOUNTED:
+        return f"{met:,} of {record.num_predictions:,} predictions met, none of them about tokens found"
     has_range = any(one.predicted is not None and one.predicted.low is not None for one in record.measurements)
     how = "met, counts exactly, ratios within their range" if has_range else "met exactly"
     return f"{met:,} of {record.num_predictions:,} predictions {how}"

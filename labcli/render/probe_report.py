@@ -15,6 +15,7 @@ from labcli.render.trimmed import Trimmed
 from labcli.utf8_output import write_utf8
 from labs.probe.observation import Observations, Sent
 from labs.probe.own_rate import OwnRate
+from labs.probe.rules.words import count
 from labs.probe.verdict import FINE, Verdict
 
 SCHEMA = 1
@@ -61,7 +62,9 @@ def report_json(shown: str, seen: Observations, verdicts: Sequence[Verdict]) -> 
             "seconds": round(seen.seconds, 3),
             "form": seen.form,
             "num_failed": len(seen.failures),
+            "num_turned_away": seen.num_turned_away,
             "stopped": seen.stopped or None,
+            "left_out": seen.left_out,
         },
     }
 
@@ -121,8 +124,9 @@ def _closing(seen: Observations, verdicts: Sequence[Verdict]) -> str:
     found = f"{num_faults or 'No'} fault{'' if num_faults == 1 else 's'} found"
     found += f" with {seen.num_requests:,} requests in {seen.seconds:,.1f} s"
     found += f", cut short: {seen.stopped}" if seen.stopped else ""
+    found += f"; left out: {', '.join(seen.left_out)}" if seen.left_out else ""
     if rate.value is None:
         return f"{found}. What this probe's own repeats found is unknown."
-    line = f"This probe's {rate.num_repeats:,} repeats found {rate.num_cached:,} of {rate.num_tokens:,} tokens ({rate.value:.1%})"
+    line = f"This probe's {count(rate.num_repeats, 'repeat')} found {rate.num_cached:,} of {rate.num_tokens:,} tokens ({rate.value:.1%})"
     law = f"; the law {rate.law} gives {rate.expected:,}" if rate.expected is not None else "; no unit is known to compare with"
     return f"{found}. {line}{law}."

@@ -22,7 +22,8 @@ def format_samples(samples: Sequence[float | int], unit: str) -> str:
     if len(samples) == 1 or len(set(samples)) == 1:
         return format_value(samples[0], unit)
     low, high = format_value(min(samples), unit), format_value(max(samples), unit)
-    return f"{format_value(statistics.median(samples), unit)} [{low}–{high}]"
+    is_count = all(isinstance(sample, int) for sample in samples)  # then so is its median: the lower of two in the middle
+    return f"{format_value((statistics.median_low if is_count else statistics.median)(samples), unit)} [{low}–{high}]"
 
 
 def format_seconds(samples: Sequence[float]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from labcli.record import ResultRecord
+from labs.outcome import UNCOUNTED
 
 STATUS_STYLES = {"ok": "green", "disagrees": "bold red", "interrupted": "yellow", "failed": "bold red"}
 
@@ -25,6 +26,8 @@ def verdict_words(record: ResultRecord) -> str:
         words = f"all {total:,} predictions met" if total > 1 else "the prediction was met"
     if record.status == "interrupted":
         return f"interrupted; {words} until then"
+    if record.error == UNCOUNTED:  # it ran to its end
+        return f"failed ({record.error}); {words}"
     if record.status == "failed":
         return f"failed{f' ({record.error})' if record.error else ''}; {words} until then"
     return words

@@ -1,7 +1,8 @@
 """Asker: sends one request of the probe and notes what each witness says of it.
 
 The witnesses of a request: the reply's usage, the growth of the server's counters over it, SGLang's /generate, the time.
-A request that fails is noted and the probe goes on; after several in a row it gives up.
+A request that is turned away is sent again a little later. One that fails is noted and the probe goes on; after several in a
+row it gives up.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Callable, Mapping
 
 from labs.probe.budget import ProbeBudget
+from labs.probe.clock import Clock
 from labs.probe.observation import (
     CHAT,
     KEPT,
@@ -26,6 +29,7 @@ from labs.probe.observation import (
     Sent,
     Streamed,
 )
+from labs.probe.patience import BUSY, with_patience
 from labs.probe.prompt_source import Prompt, PromptSource
 from labs.targets.base import TargetError
 from labs.targets.metrics_page import MetricsPage
@@ -42,6 +46,7 @@ SETTLE_S = 0.4  # counters lag the reply by an engine step
 MAX_UNSETTLED = 3  # requests that were never counted: then no more is waited for any
 COUNTED = (LADDER, STAIRCASE, KEPT)  # read the counters over these even where replies tell: two witnesses can be compared
 TOO_LONG, NOT_THERE = (400, 413, 422), (404, 405)
+MAX_READ_IDS, OWN_CHARACTERS = 4_096, 24  # of a front that is read; of our own text, by which its end is found
 MAX_SHOWN_IDS = 1_100  # tokens of prompts whose ids are asked back; longer ones are only counted
 
 Connect = Callable[[], ServerClient]
@@ -72,6 +77,7 @@ class Asker:
         self._previous = UNKNOWN  # reading on the probe's own connection
         self._latest: CounterReading | None = None  # taken after the last request: the next one's reading before
         self._num_failed = 0
+        self.was_too_long = False  # whether what was refused last may have been so for its length
 
     def ask(
         self,
@@ -112,8 +118,12 @@ class Asker:
         path = CHATS if is_chat else COMPLETIONS
         body = _message(self.source.as_text(prompt)) if is_chat else {"prompt": self.source.payload(prompt)}
         body |= {**self._common(), "stream": True, "stream_options": {"include_usage": True}}
+
+        def read() -> ServerReply:
+            return ServerReply.of_events(self.client.stream(path, body), self.client.shown)
+
         try:
-            streamed = Streamed(ServerReply.of_events(self.client.stream(path, body), self.client.shown).usage)
+            streamed = Streamed(with_patience(read, self.budget, self._turned_away).usage)
         except LimitReached:
             raise
         except ServerRefused as error:
@@ -124,6 +134,20 @@ class Asker:
             streamed = Streamed(Usage(), str(error))
         self.observations.streamed = streamed
         return streamed
+
+    def read_clock(self, sent: Sent, own_text: str) -> None:
+        """Note what the front of a request, if the server shows it, tells of now. The text itself is not kept."""
+        if sent.prompt_ids is None:
+            return
+        body = {"model": self._facts.model, "tokens": list(sent.prompt_ids[:MAX_READ_IDS])}
+        try:
+            found = self.client.post_json("/detokenize", body)
+        except TargetError:
+            return
+        text = found.get("prompt", found.get("text"))
+        if isinstance(text, str) and text:
+            front, *_ = text.partition(own_text[:OWN_CHARACTERS])
+            self.observations.clocks[sent.purpose] = Clock.of(front, datetime.now())
 
     def use_native(self) -> None:
         """From now on ask SGLang's own /generate, which tells cached tokens without a flag."""
@@ -178,9 +202,11 @@ class Asker:
         before = UNKNOWN if is_uncounted else self._latest or self.read_counters()
         self._latest = None  # of no use once something else was sent
         client = self._connect() if alone else self.client
-        at_s, begin_s = self.budget.seconds, time.perf_counter()
+        begin_s = time.perf_counter()
         try:
-            reply, native = self._reply(client, body, size)
+            reply, native, begin_s, end_s = with_patience(
+                lambda: self._timed_reply(client, body, size), self.budget, self._turned_away
+            )
         except LimitReached:
             raise
         except ServerRefused as error:
@@ -200,22 +226,29 @@ class Asker:
         finally:
             if alone:
                 client.close()
-        seconds = time.perf_counter() - begin_s
         self._num_failed = 0
         turn = self._turns.get(number, 0)
         self._turns[number] = turn + 1
         length = reply.usage.prompt_tokens or num_ids
         self.budget.found_larger((length or size) - size)
-        if self.source.form == "text" and reply.usage.prompt_tokens and "prompt" in body:
-            self.source.learn(size, reply.usage.prompt_tokens)
+        if num_ids is None and reply.usage.prompt_tokens and salt == NO_SALT:
+            self.source.learn("chat" if "messages" in body else "text", size, reply.usage.prompt_tokens)
         counted = UNKNOWN if is_uncounted else self._growth(before, length)
         sent = Sent(
-            purpose, number, turn, num_ids, reply.usage, counted, native, seconds, at_s, matched, salt, reply.prompt_token_ids
+            purpose, number, turn, num_ids, reply.usage, counted, native, end_s - begin_s, self.budget.at(begin_s), matched, salt,
+            reply.prompt_token_ids,
         )  # fmt: skip
         self.observations.sent.append(sent)
         if sent.cached == 0 or not sent.turn:
-            self.budget.learn_pace(length or size, seconds)
+            self.budget.learn_pace(length or size, sent.seconds)
         return sent
+
+    def _timed_reply(
+        self, client: ServerClient, body: Mapping[str, Any], size: int
+    ) -> tuple[ServerReply, int | None, float, float]:
+        """The reply, what /generate says it found, and when the request began and ended: one that was turned away takes no time."""
+        begin_s = time.perf_counter()
+        return (*self._reply(client, body, size), begin_s, time.perf_counter())
 
     def _reply(self, client: ServerClient, body: Mapping[str, Any], size: int) -> tuple[ServerReply, int | None]:
         """The reply, and what /generate says it found."""
@@ -268,13 +301,19 @@ class Asker:
 
     def _refused(self, purpose: str, size: int, error: ServerRefused) -> None:
         self._num_failed = 0
+        self.was_too_long = error.status in TOO_LONG
         if purpose == CHAT:
             self.observations.refuses_chat = str(error)
-        else:
-            self.observations.longest_refused = min(size, self.observations.longest_refused or size)
+        elif purpose == LADDER:
+            tokens = size if self.source.form != "text" else self.source.tokens_of(size)
+            self.observations.longest_refused = min(tokens, self.observations.longest_refused or tokens)
+
+    def _turned_away(self) -> None:
+        self.observations.num_turned_away += 1
 
     def _failed(self, error: TargetError) -> None:
         self.observations.failures.append(str(error))
+        self.observations.num_busy_failures += isinstance(error, ServerRefused) and error.status in BUSY
         self._num_failed += 1
         if self._num_failed >= MAX_FAILURES_IN_A_ROW:
             raise GivenUp(str(error))

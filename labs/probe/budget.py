@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from labs.targets.server_client import LimitReached
 
 MAX_SECONDS = 60.0
+TIMED_SHARE = 0.8  # of the seconds allowed, after which no more times are taken
 MAX_REQUESTS, STRESS_REQUESTS = 300, 2_000
 MAX_TOKENS, STRESS_TOKENS = 100_000, 2_000_000  # of prompts; --stress needs several times what the pool holds
 
@@ -46,6 +47,10 @@ class ProbeBudget:
     def seconds(self) -> float:
         """Since the probe began."""
         return time.perf_counter() - self._begin_s
+
+    def at(self, perf_s: float) -> float:
+        """When that was, by time.perf_counter(), since the probe began."""
+        return perf_s - self._begin_s
 
     @property
     def seconds_left(self) -> float:

@@ -4,7 +4,7 @@
     SGLang    0.5.23
     other     what to look for, since no flag is known
 
-Our own server takes the real engines' flags.
+    labcli    our own server takes the real engines' flags, but for those below
 """
 
 from __future__ import annotations
@@ -44,9 +44,18 @@ _OTHER = {
     "counters": "growth of its counters over the time you ask about",
 }
 
+_OURS = {
+    "metrics": "start labcli serve without --no-metrics",
+    "stream": 'send "stream_options": {"include_usage": true}',
+    "pool": "a larger pool: --num-gpu-blocks",
+    "drafter": "weigh the drafter (--speculative) against one unit of every hit",
+}
+
 
 def flag(name: str, facts: ServerFacts) -> str:
     """What to do about `name` on this server."""
+    if facts.is_labcli and name in _OURS:
+        return _OURS[name]
     if facts.kind == "vllm" and name == "caching" and _is_before(facts.version, (0, 8)):
         return "start vLLM with --enable-prefix-caching: before 0.8 it is off by default"
     if facts.kind == "vllm" and name == "counters" and _is_before(facts.version, (0, 9, 2)):

@@ -11,6 +11,7 @@
     strangers    are prompts found that nobody sent         aligned     one unit less for whole units
     timing       are repeats answered sooner                drafter     one unit less at every length
     pool         how much is kept                           shared      are fronts found under another tail
+    length       may a request be as long as one's own
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from labs.probe.observation import Observations
 from labs.probe.rules.caching import caching, identity, salts
 from labs.probe.rules.counters import counters, gauge
 from labs.probe.rules.fronts import bos, chat, front
-from labs.probe.rules.pool import pool
+from labs.probe.rules.pool import length, pool
 from labs.probe.rules.replicas import replicas
 from labs.probe.rules.reports import impossible, metrics, replies, stream, usage, witnesses
 from labs.probe.rules.timing import timing
@@ -29,7 +30,7 @@ from labs.probe.rules.units import aligned, drafter, shared, strangers, unit
 from labs.probe.verdict import Verdict, worst_first
 
 RULES: tuple[Callable[[Observations], Verdict | None], ...] = (
-    caching, identity, replicas, front, chat, bos, usage, metrics, unit, strangers, impossible, witnesses, salts, shared,
+    length, caching, identity, replicas, front, chat, bos, usage, metrics, unit, strangers, impossible, witnesses, salts, shared,
     replies, pool, drafter, aligned, counters, gauge, stream, timing,
 )  # fmt: skip
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from labs.probe.clock import Clock
 from labs.probe.explanation import Explanation, explain
 from labs.targets.prefix_counters import CounterReading
 from labs.targets.server_facts import ServerFacts
 from labs.targets.server_reply import Usage
 
 CHANCE_TOKENS = 8  # that a prompt may share with somebody's by chance
+SLACK, MIN_SLACK = 0.05, 64  # of the probe's tokens, and tokens: retries, and requests that are still being counted
 UNKNOWN = CounterReading(None, None)
 
 # Why a request was sent.
@@ -105,13 +107,18 @@ class Observations:
     prompt_tokens: int | None = None  # the length of the person's own prompts
     sent: list[Sent] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)  # one line each
+    num_busy_failures: int = 0  # of these: still turned away after retries, since the server was busy
+    num_turned_away: int = 0  # times a request was, and was sent again
+    is_given_up: bool = False  # too many failed in a row
     longest_refused: int | None = None  # tokens of a prompt that the server refused as too long
     refuses_chat: str = ""  # why, in one line
     tokenized: int | None = None  # tokens of the text, by /tokenize
     opening_id: int | None = None  # with which every text begins, by /tokenize: a BOS
+    clocks: dict[str, Clock] = field(default_factory=dict)  # by purpose: what the front that the server showed tells of now
     streamed: Streamed | None = None
     first_reading: CounterReading = UNKNOWN  # lifetime counts before the first request of `sent`
     last_reading: CounterReading = UNKNOWN
+    late_s: float | None = None  # the counters lacked much of what was sent until they were read again so much later
     num_falls: int = 0  # readings on the probe's own connection in which a counter was lower than in the one before
     rereadings: list[CounterReading] = field(default_factory=list)  # one after the other, nothing sent in between
     gauge: float | None = None  # SGLang's cache_hit_rate, at the end
@@ -165,15 +172,49 @@ class Observations:
         return any(later.queries < earlier.queries or later.hits < earlier.hits for earlier, later in pairwise(known))
 
     @property
+    def burst_finds(self) -> list[list[bool]]:
+        """Of each burst's requests whether more was found than a new prompt finds."""
+        return [[found > self.new_hits for found in turns] for turns in self.bursts]
+
+    @property
     def is_steady(self) -> bool:
         """Whether a prompt is found from its first repeat on: then a miss elsewhere is no replica's."""
-        return bool(self.bursts) and all(all(turns[1:]) for turns in self.bursts)
+        return bool(self.bursts) and all(all(turns[1:]) for turns in self.burst_finds)
 
     @property
     def is_kept(self) -> bool | None:
-        """Whether a prompt as old as the first text is still found; None where nothing tells."""
-        turns = self.of(KEPT)
-        return None if len(turns) < 2 or turns[-1].cached is None else turns[-1].cached > 0
+        """Whether a prompt as old as the first text is still found; None where nothing tells. One miss may be anything's."""
+        later = [one.cached for one in self.of(KEPT)[1:]]
+        return None if not later or None in later else max(later) > self.new_hits
+
+    @property
+    def foreign_queries(self) -> int | None:
+        """Tokens looked up beyond this probe's own, by the counters; None where they do not tell."""
+        growth, lengths = self.last_reading.growth_since(self.first_reading), [one.length for one in self.sent]
+        if not growth.is_known or None in lengths:
+            return None
+        return max(0, growth.without_checks(sum(lengths)).queries - sum(lengths))
+
+    @property
+    def is_shared(self) -> bool | None:
+        """Whether others were served as well; None where no counter tells."""
+        foreign = self.foreign_queries
+        return None if foreign is None else foreign > max(MIN_SLACK, SLACK * sum(one.length or 0 for one in self.sent))
+
+    @property
+    def is_counted_in_part(self) -> bool:
+        """Whether the counters grew, but by clearly less than was sent."""
+        growth, lengths = self.last_reading.growth_since(self.first_reading), [one.length or 0 for one in self.sent]
+        own = sum(lengths)
+        is_counting = growth.queries or self.hitting_repeats  # else nothing is looked up, and nothing is awaited
+        return growth.is_known and bool(is_counting) and growth.queries < own - max(MIN_SLACK, SLACK * own)
+
+    def falls_short(self, one: Sent) -> bool:
+        """Whether a repeat found less than one of its length can, or nothing where no unit is known."""
+        found = self.explanation
+        if one.cached is None or one.length is None:
+            return False
+        return one.cached < found.hits(one.length, one.length) if found is not None else one.cached == 0
 
     @property
     def finds_strangers(self) -> bool:
@@ -183,13 +224,55 @@ class Observations:
     @property
     def found_strangers(self) -> list[Sent]:
         """New prompts of which more was found than stands in front of all, or than chance explains."""
-        front = max(((one.length or 0) - (one.num_ids or one.length or 0) for one in self.new_prompts), default=0)
-        # A text's front (a template's head) is of unknown length: only what is found nearly whole is strange.
+        front = self.found_front
+        # Where no front shows, a text's may still have one, found only now and then: nearly whole is strange.
         return [
             one
             for one in self.new_prompts
-            if one.cached is not None and one.cached > (CHANCE_TOKENS + front if one.num_ids else (one.length or 0) // 2)
+            if one.cached is not None and one.cached > (front if one.num_ids or front else (one.length or 0) // 2)
         ]
+
+    @property
+    def new_hits(self) -> int:
+        """The most tokens that a new prompt found, or may by chance; 0 where new ones are found whole: no report is believed."""
+        strange = self.found_strangers
+        if len(strange) > 1:
+            return 0
+        found = max((one.cached or 0 for one in self.new_prompts if one not in strange), default=0)
+        return found + (CHANCE_TOKENS if (self.unit or 1) <= CHANCE_TOKENS else 0)
+
+    @property
+    def found_front(self) -> int:
+        """The most tokens that any prompt may find without having been sent before: a front that all share, and chance.
+
+        Exact prompts tell their front by what the server counts more than was sent. Of texts it shows in what new ones find:
+        about the same, however long they are. 0 where a text's front cannot be told.
+        """
+        exact = [(one.length or 0) - one.num_ids for one in self.new_prompts if one.num_ids]
+        if exact:
+            return CHANCE_TOKENS + max(exact)
+        return CHANCE_TOKENS + self.standing_front if self.standing_front else 0
+
+    @property
+    def standing_front(self) -> int:
+        """Tokens that new texts of different lengths all find; 0 for none, or where what is found grows with the length."""
+        found = [(one.length, one.cached) for one in self.new_prompts if one.length and one.cached and not one.num_ids]
+        if len(found) < 2:
+            return 0
+        lengths, cached = zip(*found)
+        spread, slack = max(cached) - min(cached), (self.unit or 1) + CHANCE_TOKENS
+        return max(cached) if spread <= slack < max(lengths) - min(lengths) and max(cached) > CHANCE_TOKENS else 0
+
+    @property
+    def own_prompt_tokens(self) -> int | None:
+        """The length of the person's prompts, where a request may have it."""
+        return None if self.is_own_too_long else self.prompt_tokens
+
+    @property
+    def is_own_too_long(self) -> bool:
+        """Whether the person's prompts exceed what a request may have, by what the server says or refused."""
+        limits = [one for one in (self.facts.max_model_len, self.longest_refused) if one is not None]
+        return self.prompt_tokens is not None and any(self.prompt_tokens >= limit for limit in limits)
 
     @property
     def longest_repeat(self) -> int:

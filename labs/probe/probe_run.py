@@ -6,13 +6,16 @@ then is judged all the same.
 
 from __future__ import annotations
 
+import itertools
 import random
+import time
 from dataclasses import dataclass
 from typing import Callable, Iterator
 
 from labs.probe.asker import Asker, Connect, GivenUp
 from labs.probe.budget import STRESS_TOKENS, OutOfTime, ProbeBudget, ProbeLimits
 from labs.probe.observation import Observations
+from labs.probe.patience import with_patience
 from labs.probe.prompt_source import PromptSource
 from labs.probe.repeat_series import RepeatSeries
 from labs.probe.side_series import SpacedSeries, fill_pool, take_times
@@ -22,6 +25,7 @@ from labs.targets.server_facts import find_facts
 
 Progress = Callable[[str], None]
 NUM_REREADINGS = 4
+LATE_S = 1.5  # in which counters that are kept for a moment, or counted late, catch up
 MAX_PROMPT_TOKENS = 10_000_000
 
 
@@ -54,16 +58,17 @@ def probe(connect: Connect, settings: ProbeSettings, progress: Progress = lambda
         if settings.stress:
             budget.limits = _stress_limits(settings.limits, facts.pool_tokens)
         progress("how prompts reach it")
-        source = PromptSource.find(client, facts, rng)
+        num_turned_away = itertools.count()
+        source = with_patience(lambda: PromptSource.find(client, facts, rng), budget, lambda: next(num_turned_away))
         budget.take(0, client.num_sent)
-        seen = Observations(facts, source.form, settings.prompt_tokens)
+        seen = Observations(facts, source.form, settings.prompt_tokens, num_turned_away=next(num_turned_away))
         asker = Asker(connect, client, source, budget, seen)
         try:
             _ask(asker, settings, rng, progress)
         except GivenUp as failure:
             if not seen.sent:
                 raise TargetError(str(failure)) from failure
-            seen.stopped = "too many requests failed in a row"
+            seen.stopped, seen.is_given_up = "too many requests failed in a row", True
         finally:
             seen.seconds, seen.num_requests = budget.seconds, budget.num_requests
         return seen
@@ -80,18 +85,30 @@ def _ask(asker: Asker, settings: ProbeSettings, rng: random.Random, progress: Pr
             progress(question)
             _ask_one(seen, question, stage)
     finally:
-        seen.last_reading = asker.read_counters()
+        _read_to_the_end(asker)
     progress("the counters")
     asker.reread_counters(NUM_REREADINGS)
     progress("a stream")
     _ask_one(seen, "a stream", lambda: asker.ask_streamed(asker.source.fresh(33)))
 
 
+def _read_to_the_end(asker: Asker) -> None:
+    """The last reading; once more a little later, where much of what was sent is not in it yet."""
+    seen = asker.observations
+    seen.last_reading = asker.read_counters()
+    wait_s = min(LATE_S, asker.budget.seconds_left)
+    if seen.is_counted_in_part and wait_s > 0:
+        time.sleep(wait_s)
+        reading = asker.read_counters()
+        seen.last_reading = reading if reading.is_known else seen.last_reading
+        seen.late_s = None if seen.is_counted_in_part else wait_s
+
+
 def _questions(asker: Asker, settings: ProbeSettings, rng: random.Random) -> Iterator[tuple[str, Callable[[], object]]]:
     """Each question's name, and what asks it, made when it is its turn: later ones build on what was seen before."""
     series = RepeatSeries(asker)
     yield "repeats of ever longer prompts", series.climb
-    spaced = SpacedSeries(asker, series.telling, series.most)
+    spaced = SpacedSeries(asker, series)
     yield "text and chat", spaced.begin
     yield "the unit of a hit", series.step
     yield "one prompt again and again", series.burst

@@ -18,6 +18,9 @@ from labs.targets.server_client import ServerClient
 from labs.targets.server_facts import ServerFacts
 
 TOKENS_PER_WORD = 1.5  # until the server has counted some
+TEMPLATE_RESERVE = 64  # tokens that a chat template may put around a message, where nothing was counted yet
+TEXT_SHARE = 0.8  # of the room that is left, since a text's tokens are only estimated
+MIN_WORDS_APART = 8  # of two texts whose counts tell what a word costs, and what stands in front
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class PromptSource:
         self._rng = rng
         self._num_made = 0
         self._tokens_per_word = TOKENS_PER_WORD
+        self._num_front = 0  # tokens in front of a text, at most
+        self._counted: dict[str, dict[int, int]] = {}  # by endpoint: words -> tokens, as the server counted them
         self._openings: list[int] = []
 
     @classmethod
@@ -54,9 +59,12 @@ class PromptSource:
 
     def fresh(self, num_tokens: int) -> Prompt:
         """A prompt of that many tokens, or words, that nothing sent so far begins like."""
+        return self.fresh_ids(self._num_ids(num_tokens))
+
+    def fresh_ids(self, number: int) -> Prompt:
+        """The same of so many ids, or words."""
         opening = self._opening()
-        rest = self._rng.choices(range(self._form.vocab_size), k=self._num_ids(num_tokens) - 1)
-        return self._made((opening, *rest))
+        return self._made((opening, *self._rng.choices(range(self._form.vocab_size), k=number - 1)))
 
     def with_front(self, front: Prompt, num_shared: int) -> Prompt:
         """Another prompt as long as `front` that begins with as many of its ids, or words, and then differs at once."""
@@ -70,16 +78,45 @@ class PromptSource:
         return self._form.payload(prompt.ids)
 
     def text(self, num_tokens: int) -> str:
-        """A text of common words, of about that many tokens, for chat and for the server's tokenizer."""
-        return " ".join(self._rng.choices(common_words(), k=self._num_words(num_tokens)))
+        """A text of common words, of about that many tokens, for chat."""
+        return self.words(self._num_words(num_tokens))
+
+    def words(self, number: int) -> str:
+        """A text of so many common words."""
+        return " ".join(self._rng.choices(common_words(), k=number))
 
     def as_text(self, prompt: Prompt) -> str:
         """The prompt as a chat message."""
         return str(self._form.payload(prompt.ids))
 
-    def learn(self, num_words: int, num_tokens: int) -> None:
-        """How many tokens some common words are, as the server counts them."""
-        self._tokens_per_word = max(1.0, num_tokens / num_words)
+    def learn(self, endpoint: str, num_words: int, num_tokens: int) -> None:
+        """How many tokens some common words are, as the server counts them, with what it puts in front there.
+
+        One text tells no more than a bound; two of different lengths tell what a word costs, and the rest stands in front.
+        """
+        counted = self._counted.setdefault(endpoint, {})
+        counted[num_words] = num_tokens
+        few, many = min(counted), max(counted)
+        if many - few >= MIN_WORDS_APART:
+            self._tokens_per_word = max(1.0, (counted[many] - counted[few]) / (many - few))
+        else:
+            self._tokens_per_word = min(self._tokens_per_word, max(1.0, num_tokens / num_words))
+        fronts = [tokens - words * self._tokens_per_word for known in self._counted.values() for words, tokens in known.items()]
+        self._num_front = max(0, round(max(fronts)))
+
+    @property
+    def num_front(self) -> int:
+        """About how many tokens stand in front of a text, where the server alone counts; 0 for exact prompts."""
+        return self._num_front if self.form == "text" else 0
+
+    def within(self, most: int) -> int:
+        """Tokens that a text of common words may have where a request may have `most`: its front, and words that are longer
+        than others, must fit as well."""
+        return max(2, int((most - self._num_front - TEMPLATE_RESERVE) * TEXT_SHARE))
+
+    def tokens_of(self, num_words: int) -> int:
+        """About how many tokens so many common words are."""
+        return round(num_words * self._tokens_per_word)
 
     def _num_words(self, num_tokens: int) -> int:
         return max(2, round(num_tokens / self._tokens_per_word))

@@ -15,6 +15,7 @@ from labs.probe.asker import Asker
 from labs.probe.explanation import telling_length
 from labs.probe.observation import BURST, LADDER, LATE, NO_SALT, OTHER_SALT, OWN_SALT, SALTED, SHARED, STAIRCASE, Sent
 
+FIRST_WORDS = (2, 20)  # of two prompts, where the server alone counts tokens
 LADDER_LENGTHS = (65, 257, 1_025, 4_097)
 LONGEST_WITHOUT = 257  # tokens on the ladder of a server that says itself that it caches nothing
 NUM_BURSTS = 3
@@ -37,15 +38,24 @@ class RepeatSeries:
     @property
     def most(self) -> int:
         """Tokens of the longest prompt that the server's limits and the budget allow to be sent three times."""
-        facts, seen = self._observations.facts, self._observations
+        facts, seen, source = self._observations.facts, self._observations, self._asker.source
         bounds = [self._asker.budget.tokens_left // 3]
-        bounds += [facts.max_model_len - RESERVE] if facts.max_model_len else []
+        if facts.max_model_len:
+            bounds += [source.within(facts.max_model_len) if source.form == "text" else facts.max_model_len - RESERVE]
         bounds += [facts.pool_tokens // 2] if facts.pool_tokens else []
         bounds += [seen.longest_refused - 1] if seen.longest_refused else []
         return max(2, min(bounds))
 
+    @property
+    def most_text(self) -> int:
+        """The same of a text of common words, whose tokens are only estimated."""
+        most = self._observations.facts.max_model_len
+        return min(self.most, self._asker.source.within(most) if most else self.most)
+
     def climb(self) -> None:
         """The ladder, up to the first length of which a repeat finds something."""
+        for number in FIRST_WORDS if self._asker.source.form == "text" else ():
+            self._asker.ask(LADDER, self._asker.source.fresh_ids(number), may_refuse=True)  # what a word costs
         announced, own = self._observations.facts.unit_size, self._observations.prompt_tokens
         lengths = {*LADDER_LENGTHS, *([max(2 * announced + 1, MIN_LENGTH)] if announced else []), *([own] if own else [])}
         for length in sorted({min(length, self.most) for length in lengths}):
@@ -119,7 +129,12 @@ class RepeatSeries:
             return  # a field of vLLM and SGLang
         prompt = self._asker.source.fresh(self.telling)
         for salt in (NO_SALT, OWN_SALT, OWN_SALT, OTHER_SALT):
-            self._asker.ask(SALTED, prompt, salt=salt, may_refuse=salt != NO_SALT)
+            sent = self._asker.ask(SALTED, prompt, salt=salt, may_refuse=salt != NO_SALT)
+            if salt == OWN_SALT and sent is not None and sent.cached == 0 and self._num_salted(OWN_SALT) == 2:
+                self._asker.ask(SALTED, prompt, salt=salt, may_refuse=True)  # one miss may be anything's
+
+    def _num_salted(self, salt: str) -> int:
+        return sum(one.salt == salt for one in self._observations.of(SALTED))
 
     def repeat(self, purpose: str, length: int, *, times: int, may_refuse: bool = False) -> list[Sent]:
         """A new prompt, so many times in a row."""
@@ -137,7 +152,8 @@ class RepeatSeries:
     @property
     def telling(self) -> int:
         """Tokens of a prompt whose repeat must find something, if repeats of any length do."""
-        hits = [one.length for one in self._observations.hitting_repeats if one.length]
+        front = self._asker.source.num_front
+        hits = [max(MIN_LENGTH, one.length - front) for one in self._observations.hitting_repeats if one.length]
         explanation = self._observations.explanation
         if explanation is not None:
             return max(explanation.shortest_hit, MIN_LENGTH)

@@ -12,15 +12,18 @@ import random
 import time
 
 from labs.probe.asker import Asker
-from labs.probe.budget import OutOfTime
-from labs.probe.observation import KEPT, POOL, TIMING, Rung
+from labs.probe.budget import TIMED_SHARE, OutOfTime
+from labs.probe.observation import CHAT, KEPT, POOL, TEXT, TIMING, Rung, Sent
+from labs.probe.repeat_series import RepeatSeries
 from labs.targets.base import TargetError
 
 MIN_PAUSE_S = 2.1  # between a text and its repeat: more than a clock of seconds needs
+LONG_PAUSE_S = 61.0  # for a clock of minutes, where there is time and the server does not show what stands in front
+LONG_FROM_S = 90.0  # of --max-seconds
+SHORT_WORDS, LONG_WORDS = 20, 100  # of two texts that tell what a word costs
 MAX_TEXT = 2_500  # tokens of a text
 TIMED_LENGTH = 1_025
 NUM_TIMED = 8  # of each side: with fewer even a perfect order may be chance
-TIMED_SHARE = 0.8  # of the seconds allowed, after which no more times are taken
 FIRST_BETWEEN = 1_024  # tokens on the first rung
 MIN_PROMPT, MAX_PROMPT = 257, 2_049  # tokens of a prompt on a rung
 
@@ -28,44 +31,64 @@ MIN_PROMPT, MAX_PROMPT = 257, 2_049  # tokens of a prompt on a rung
 class SpacedSeries:
     """A prompt, a text and a chat message, sent at the beginning and at the end."""
 
-    def __init__(self, asker: Asker, telling: int, most: int) -> None:
-        """telling: tokens of a prompt whose repeat must find something, `most` those of the longest that may be sent."""
+    def __init__(self, asker: Asker, series: RepeatSeries) -> None:
+        """series: tells how long a prompt must be to find something, and how long it may be."""
         self._asker = asker
         if asker.observations.facts.has_tokenizer:
             self._tokenize_words()
-        length = min(2 * telling + 32, most, MAX_TEXT)
-        self._prompt = asker.source.fresh(min(telling, most))
+        length = min(2 * series.telling + 32, series.most_text, MAX_TEXT)
+        self._prompt = asker.source.fresh(min(series.telling, series.most))
         self._text, self._message = (asker.source.text(length) for _ in range(2))
         self._text_number, self._message_number = asker.source.number(), asker.source.number()
-        self._begin_s = time.perf_counter()
+        self._sent_s = time.perf_counter()
 
     def begin(self) -> None:
         """The first time, and what the server's tokenizer says of the text. The prompt first: it is forgotten first."""
-        self._begin_s = time.perf_counter()
         self._asker.ask(KEPT, self._prompt)
-        self._send()
+        self._send(is_first=True)
         if self._asker.observations.facts.has_tokenizer:
             self._tokenize()
 
     def end(self) -> None:
-        """The second time."""
-        pause_s = MIN_PAUSE_S - (time.perf_counter() - self._begin_s)
-        time.sleep(max(0.0, min(pause_s, self._asker.budget.seconds_left)))
-        self._send()
-        self._asker.ask(KEPT, self._prompt)
-
-    def _send(self) -> None:
+        """The second time; where that falls short a third time, since one miss may be anything's."""
         seen = self._asker.observations
+        is_hidden = any(seen.of(purpose) and purpose not in seen.clocks for purpose in (TEXT, CHAT))
+        sent = self._again(LONG_PAUSE_S if is_hidden and self._asker.budget.limits.max_seconds > LONG_FROM_S else MIN_PAUSE_S)
+        if any(seen.falls_short(one) for one in sent):
+            self._again(MIN_PAUSE_S)
+
+    def _again(self, pause_s: float) -> list[Sent]:
+        """All three, so long after they were sent last; of the time that is left some is kept for other questions."""
+        left_s = self._asker.budget.seconds_left
+        time.sleep(max(0.0, min(pause_s - (time.perf_counter() - self._sent_s), left_s / 2)))
+        sent = [*self._send(), self._asker.ask(KEPT, self._prompt)]
+        return [one for one in sent if one is not None]
+
+    def _send(self, is_first: bool = False) -> list[Sent | None]:
+        asker, seen = self._asker, self._asker.observations
+        self._sent_s, sent = time.perf_counter(), []
         if seen.form != "chat":
-            self._asker.ask_text(self._text_number, self._text)
+            found = asker.ask_text(self._text_number, self._text)
+            if found is None and is_first and asker.was_too_long:
+                self._text = _half(self._text)
+                found = asker.ask_text(self._text_number, self._text)
+            sent.append(found)
         if not seen.refuses_chat:
-            self._asker.ask_chat(self._message_number, self._message)
+            found = asker.ask_chat(self._message_number, self._message)
+            if found is None and is_first and asker.was_too_long:
+                self._message, seen.refuses_chat = _half(self._message), ""
+                found = asker.ask_chat(self._message_number, self._message)
+            sent.append(found)
+        for one in sent if is_first else ():
+            if one is not None:
+                asker.read_clock(one, self._text if one.purpose == TEXT else self._message)
+        return sent
 
     def _tokenize_words(self) -> None:
-        text = self._asker.source.text(100)
-        (ids,) = self._ids_of(text) or ([],)
-        if ids:
-            self._asker.source.learn(text.count(" ") + 1, len(ids))
+        source = self._asker.source
+        texts = [source.words(number) for number in (SHORT_WORDS, LONG_WORDS)]
+        for text, ids in zip(texts, self._ids_of(*texts) or ()):
+            source.learn("tokenizer", text.count(" ") + 1, len(ids))
 
     def _tokenize(self) -> None:
         found = self._ids_of(self._text, "parcel", "seven days")
@@ -84,6 +107,11 @@ class SpacedSeries:
             return None
         is_whole = all(isinstance(ids, list) and ids and all(type(one) is int for one in ids) for ids in found)
         return found if is_whole else None
+
+
+def _half(text: str) -> str:
+    words = text.split(" ")
+    return " ".join(words[: max(2, len(words) // 2)])
 
 
 def take_times(asker: Asker, telling: int, most: int, rng: random.Random) -> None:

@@ -17,7 +17,7 @@ from labs import theory
 from labs.caches import Cache
 from labs.protocol import LabSession, Measurement, Prediction
 from labs.targets.base import Target
-from labs.witnesses import Doubt, disagreements, doubt_of_traffic
+from labs.witnesses import NOT_JUDGED, Doubt, disagreements, doubt_of_traffic
 from labs.workload import TokenIds
 
 SKIPS, EMPTIES, UPDATE = "what skips it", "what empties it", "new weights"
@@ -85,10 +85,13 @@ class InvalidationSeries:
             self._ask_served(SKIPS, row, law, is_counted, key="prompt_logprobs" in row, **fields)
 
     def ask_served_reset(self) -> None:
-        """A reset when nothing is running, and what it leaves."""
-        accepted = self.target.reset()
+        """A reset when none of the lab's requests is running, and what it leaves; nothing where other ids took its place."""
+        self.target.reset()
+        outcome = self.target.last_reset
+        if outcome == "renamed":
+            return
         law = Prediction(*theory.predict(theory.resets_accepted, 0))
-        self._measure(EMPTIES, "reset, nothing is running", "accepted", "resets", int(accepted), law, key=True)
+        self._measure(EMPTIES, "reset, nothing is running", "accepted", "resets", int(outcome == "reset"), law, key=True)
         nothing = self.cache.laws.predict_new(len(self.prompt))
         self.session.expect(2)
         self._ask_served(EMPTIES, "plain, after that", nothing, True, key=True)
@@ -102,16 +105,19 @@ class InvalidationSeries:
         counted = self.target.counters()
         if completion.num_cached_tokens is not None:
             self._measure(part, row, "hits", "tokens", completion.num_cached_tokens, law, key=key)
-        if counted.hits is None or counted.queries is None:
+        if counted.growth is None:
             return
+        num_queries, num_hits = counted.growth
         length = int(self.cache.laws.predict(theory.queries, 1, len(self.prompt)).value)
-        if counted.queries not in (0, length):
-            self.doubts.append(doubt_of_traffic(f"{self.cache.title}: {row}", counted.queries, length))
+        # Of a request that is not to be looked up, all of its tokens or none: what else was counted is somebody else's.
+        if num_queries > length or not (is_counted or num_queries in (0, length)):
+            self._measure(part, row, "queries", "tokens", num_queries, None, note=NOT_JUDGED)
+            self.doubts.append(doubt_of_traffic(f"{self.cache.title}: {row}", num_queries, length if is_counted else 0))
             return
         due = self.cache.laws.predict(theory.queries, int(is_counted), len(self.prompt))
         if completion.evidence is not None and completion.evidence.usage is not None:
-            self._measure(part, row, "counted", "tokens", counted.hits, law)
-        self._measure(part, row, "queries", "tokens", counted.queries, due, key=key)
+            self._measure(part, row, "counted", "tokens", num_hits, law)
+        self._measure(part, row, "queries", "tokens", num_queries, due, key=key)
         self.doubts += disagreements(f"{self.cache.title}: {row}", [completion])
 
     def ask_resets(self) -> None:

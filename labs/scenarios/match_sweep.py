@@ -81,9 +81,7 @@ def run_match_sweep(session: LabSession, sweep: MatchSweep, named_prompt: TokenI
     finally:
         target.close()
     hits = [one.num_cached_tokens for one in completions]
-    as_predicted = sum(one == law.value for one, law in zip(hits, laws))
-    each = Prediction(len(laws), f"each of {len(laws)} requests finds {unit}·⌊m/{unit}⌋ of its m tokens")
-    found = [Measurement("requests", "requests", (as_predicted,), sweep.group, sweep.row, each)]
+    found = _as_predicted(sweep, hits, laws)
     if None not in hits:
         matches = [match + front for match in sweep.matches]
         lost = sum(matches) - sum(hits)
@@ -99,6 +97,18 @@ def run_match_sweep(session: LabSession, sweep: MatchSweep, named_prompt: TokenI
         found.append(Measurement("names", "blocks", (len(names),), sweep.group, sweep.row, law, note=note))
     session.record(*found)
     return found, cold
+
+
+def _as_predicted(sweep: MatchSweep, hits: Sequence[int | None], laws: Sequence[Prediction]) -> list[Measurement]:
+    """How many requests found what their law says, of those whose server tells it; empty when it tells of none."""
+    known = [(one, law.value) for one, law in zip(hits, laws) if one is not None]
+    if not known:
+        return []
+    unit, num_unknown = sweep.cache.unit, len(hits) - len(known)
+    each = Prediction(len(known), f"each of {len(known)} requests finds {unit}·⌊m/{unit}⌋ of its m tokens")
+    note = f"{num_unknown} of {len(hits)} requests tell nothing of their hits, and are left out" if num_unknown else ""
+    as_predicted = sum(one == due for one, due in known)
+    return [Measurement("requests", "requests", (as_predicted,), sweep.group, sweep.row, each, note=note)]
 
 
 def fitted_unit(observed: Sequence[tuple[int, int, int]], unit: int, group: str, row: str) -> Measurement | None:

@@ -2,6 +2,7 @@
 
     TargetError
     ├── TargetUnavailable   nothing answers there, or labs cannot run on it as it is
+    ├── FieldRefused        the target takes the prompt, but not what was asked besides
     ├── ServerRefused       a server answered with an error status (server_client.py)
     └── LimitReached        the run's own limit of requests or time (server_client.py)
 """
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 class TargetError(Exception):
     """A target could not do what a lab asked; the message is one line for people."""
+
+
+class FieldRefused(TargetError):
+    """The target does not take a field of the request; without it the same prompt may be served."""
 
 
 class TargetUnavailable(TargetError):
@@ -57,13 +62,22 @@ class Completion:
 class CacheCounters:
     """Tokens looked up and found since the last reading; lookups of preempted requests are counted apart.
 
-    An engine in this process always knows them; a server's are None where it does not tell, or was restarted in between.
+    An engine in this process always knows them; a server's are None where it does not tell, or was restarted in between, or
+    counted others too. What its counters grew by, whoever caused that, is then in `grown_queries` and `grown_hits`.
     """
 
     queries: int | None
     hits: int | None
     preempted_queries: int = 0
     preempted_hits: int = 0
+    grown_queries: int | None = None
+    grown_hits: int | None = None
+
+    @property
+    def growth(self) -> tuple[int, int] | None:
+        """Tokens that the counters looked up and found, whoever caused that; None: unknown."""
+        pair = (self.queries, self.hits) if None not in (self.queries, self.hits) else (self.grown_queries, self.grown_hits)
+        return None if None in pair else pair
 
 
 @dataclass(frozen=True)
@@ -85,11 +99,14 @@ class TargetInfo:
 class Target(Protocol):
     """One serving engine with one cache, used by one lab at a time.
 
-    engine  the engine itself where the target is in this process, for labs that watch its steps and its pool; None elsewhere
+    engine      the engine itself where the target is in this process, for labs that watch its steps and its pool; None elsewhere
+    last_reset  what became of the last reset(): "reset", "renamed" (on a server that did not empty its cache other token ids
+                stand for the lab's since then) or "refused"; "" before the first
     """
 
     info: TargetInfo
     engine: LLMEngine | None
+    last_reset: str
 
     def complete(
         self,
@@ -121,7 +138,12 @@ class Target(Protocol):
         ...
 
     def reset(self) -> bool:
-        """Drop all cached content; False when refused."""
+        """Drop all cached content, or see to it that none is found; False when neither. `last_reset` tells which."""
+        ...
+
+    def rename(self) -> bool:
+        """From here on send other token ids for the lab's, so that nothing sent before is found, because a reset did not empty
+        the cache; False where that is not done: in this process, or where only a reset will do."""
         ...
 
     def block_hashes(
@@ -149,10 +171,10 @@ class Target(Protocol):
 class ServedCache:
     """The one cache behind a server: labs ask it as it is, because nobody can change it from outside."""
 
-    title: str  # "vLLM 0.32.0, block 32": the tables' title
+    title: str  # "vLLM, block 32", "vLLM, block 32 (measured)": the tables' title
     prefix_cache: str  # "hash" or "radix": whose rules it follows
     unit_size: int  # tokens of which a hit is a multiple
-    has_drafter: bool = False  # a speculative drafter costs one unit of each hit
+    has_drafter: bool = False  # a speculative drafter costs one unit of each hit; in the title where it is only inferred
     publishes_at_allocation: bool = True  # False: findable only after the step that computes it
     num_front: int = 0  # tokens the server puts in front of every prompt: all prompts share them, and each is that much longer
 
@@ -165,6 +187,12 @@ class OpenTarget(Protocol):
 
     kind: str
     served: ServedCache | None
+
+    @property
+    def isolation(self) -> str | None:
+        """How a server's cache was emptied for the record that is being made: "reset", "renamed" or "renamed and reset"; ask
+        before `notes`, with which the next begins. None in this process."""
+        ...
 
     def __call__(self, **engine_fields: Any) -> Target: ...
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Iterator
 
 from labs.targets.base import TargetError, TargetUnavailable
-from labs.targets.prompt_form import COMPLETIONS, PromptForm
+from labs.targets.count_request import COMPLETIONS
+from labs.targets.prompt_form import PromptForm
 from labs.targets.server_client import LimitReached, ServerClient, ServerRefused, StreamEvent
 from labs.targets.server_facts import ServerFacts
 from labs.targets.server_reply import ABSENT, NO_DETAILS, REPORTED, ServerReply
@@ -37,9 +38,10 @@ class SendWay:
 
     @property
     def words(self) -> str:
-        """For records: "streamed", "whole replies", "/generate, streamed"."""
+        """For records: "streamed", "whole replies, without ignore_eos and return_token_ids", "/generate, streamed"."""
         how = "streamed" if self.is_streamed else "whole replies"
-        return f"{GENERATE}, {how}" if self.is_native else how
+        how = f"{GENERATE}, {how}" if self.is_native else how
+        return how if self.has_extras else f"{how}, without {' and '.join(EXTRAS)}"
 
 
 @dataclass(frozen=True)
@@ -111,17 +113,18 @@ class CompletionSender:
         path = GENERATE if is_native else COMPLETIONS
         body = self._native_body(prompt, options) if is_native else self._body(way, prompt, options)
         if not way.is_streamed:
-            return self._whole(path, body, is_native)
+            return self._whole(path, body, is_native, stop)
         body["stream"] = True
         if not is_native:
             body["stream_options"] = {"include_usage": True}
-        events = _until(stop, self._client.stream(path, body))
+        events = _until(stop, self._client.stream(path, body, stop))
         read = ServerReply.of_generate_events if is_native else ServerReply.of_events
         return read(events, self._client.shown)
 
-    def _whole(self, path: str, body: dict[str, Any], is_native: bool) -> ServerReply:
+    def _whole(self, path: str, body: dict[str, Any], is_native: bool, stop: threading.Event | None) -> ServerReply:
+        self._client.admit(stop)
         started_s = time.perf_counter()
-        content = self._client.compute(path, body)
+        content = self._client.post_json(path, body)
         e2e_s = time.perf_counter() - started_s
         if is_native:
             return ServerReply.of_generate(content, e2e_s, e2e_s, self._client.shown)

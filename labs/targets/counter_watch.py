@@ -6,6 +6,7 @@
 
 Counters lag the reply by a step, so they are read until the prompt has landed. What has not landed in time may land with
 the next prompt: then only the sum of both is known. Nothing is read while several requests are under way, likewise.
+What has not landed when a series ends never will, as far as anybody can say: it is named, and the next series starts anew.
 """
 
 from __future__ import annotations
@@ -31,6 +32,18 @@ class Growth:
     is_shared: bool = False  # others were counted too
     num_checks: int = 0  # the server's own health checks, which were counted too and are left out
     num_late: int = 0  # tokens sent that were not counted yet
+    grown: CounterReading = UNKNOWN  # all that was counted, whoever sent it; unknown where no two readings compare
+    num_sent: int = 0  # tokens that should have been
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing was counted of what was sent."""
+        return self.grown.queries == 0 and self.num_late > 0
+
+    @property
+    def is_impossible(self) -> bool:
+        """More found than was looked up."""
+        return self.grown.is_known and self.grown.hits > self.grown.queries
 
 
 class CounterWatch:
@@ -40,7 +53,7 @@ class CounterWatch:
         self._client = client
         self._last = self._mark = self._read()
         self._num_expected = 0  # tokens sent since the mark that the server should have looked up
-        self._num_late = self._mark_late = 0  # tokens sent before the last reading and the mark that had not landed then
+        self._num_late = 0  # tokens sent since the mark that had not landed at the last reading
         self._num_silent = 0
 
     @property
@@ -56,17 +69,18 @@ class CounterWatch:
         self._num_late = growth.num_late
         return growth
 
-    def skip(self) -> None:
-        """Forget what was counted since the last call: nobody can say of what."""
-        self._last = self._mark = self._read()
-        self._num_expected = self._num_late = self._mark_late = 0
+    def forget_late(self) -> None:
+        """Expect nothing any more of what was sent before: after a reset of the cache it is another account."""
+        self._num_late = 0
 
     def since_mark(self) -> Growth:
         """What was counted since the last call of this method, for all prompts sent since."""
-        now = self._landed(self._mark, self._num_expected + self._mark_late)
-        growth = _growth(self._mark, now, self._num_expected, self._mark_late)
+        now = self._landed(self._mark, self._num_expected)
+        growth = _growth(self._mark, now, self._num_expected, 0)
         self._last = self._mark = now
-        self._num_expected, self._num_late, self._mark_late = 0, growth.num_late, growth.num_late
+        self._num_expected = self._num_late = 0
+        if growth.grown.queries:
+            self._num_silent = 0  # they do move: what is sent next is waited for again
         return growth
 
     def _landed(self, before: CounterReading, num_tokens: int) -> CounterReading:
@@ -78,7 +92,8 @@ class CounterWatch:
             landed = grown.is_known and grown.queries >= num_tokens
             # A first reading without series is followed by one with them: no growth is known then, and none awaited.
             if landed or not now.is_known or not before.is_known or time.monotonic() > deadline_s:
-                self._num_silent = 0 if landed else self._num_silent + 1
+                if num_tokens:  # that nothing grew is no sign of life
+                    self._num_silent = 0 if landed else self._num_silent + 1
                 return now
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.2)
@@ -97,10 +112,11 @@ def _growth(before: CounterReading, now: CounterReading, num_tokens: int, num_la
     """What was counted for `num_tokens`, when `num_late` of earlier prompts were still to come."""
     grown, num_sent = now.growth_since(before), num_tokens + num_late
     if not grown.is_known or grown.hits > grown.queries:
-        return Growth(UNKNOWN)
+        return Growth(UNKNOWN, grown=grown, num_sent=num_sent)
     own = grown.without_checks(num_sent)
     if own.queries > num_sent:
-        return Growth(UNKNOWN, is_shared=True)
+        return Growth(UNKNOWN, is_shared=True, grown=grown, num_sent=num_sent)
     # With late ones among them it is the account of several prompts, and nobody knows of which while some are missing.
     is_own = own.queries == num_sent and not num_late
-    return Growth(own if is_own else UNKNOWN, num_checks=grown.queries - own.queries, num_late=num_sent - own.queries)
+    num_checks, num_late = grown.queries - own.queries, num_sent - own.queries
+    return Growth(own if is_own else UNKNOWN, num_checks=num_checks, num_late=num_late, grown=grown, num_sent=num_sent)

@@ -17,7 +17,7 @@ class InProcessTarget:
     """Target over one engine; requests are greedy and ignore end-of-text, so that lengths are the lab's choice."""
 
     def __init__(self, engine: LLMEngine, kind: str, model: str, dtype: str, device: str) -> None:
-        self.engine = engine
+        self.engine, self.last_reset = engine, ""
         config = engine.config
         self.info = TargetInfo(
             kind=kind,
@@ -59,7 +59,12 @@ class InProcessTarget:
         return CacheCounters(stats.queries, stats.hits, stats.preempted_queries, stats.preempted_hits)
 
     def reset(self) -> bool:
-        return self.engine.reset_prefix_cache()
+        done = self.engine.reset_prefix_cache()
+        self.last_reset = "reset" if done else "refused"
+        return done
+
+    def rename(self) -> bool:
+        return False  # its reset is our own
 
     def block_hashes(
         self,

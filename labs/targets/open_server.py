@@ -8,17 +8,17 @@ Labs cannot run where caching is off or nothing tells cached tokens: then openin
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 import httpx
 
-from labs.targets.base import Completion, ServedCache, Target, TargetError, TargetInfo, TargetUnavailable
+from labs.targets.base import Completion, ServedCache, Target, TargetError, TargetInfo
 from labs.targets.openai_http import OpenAIHttpTarget
+from labs.targets.served_unit import ServedUnit, UnitFinder
 from labs.targets.server_facts import ServerFacts
 from labs.targets.server_link import ServerLink
 from labs.targets.server_reply import REPORTED
 from labs.targets.server_run import ServerRun
-from labs.targets.unit_ladder import MeasuredUnit, measure_unit
 
 ASSUMED_LENGTH = 8_192  # tokens of a prompt, where a server tells no limit
 
@@ -33,20 +33,21 @@ class OpenServer:
     def __init__(self, run: ServerRun, transport: httpx.BaseTransport | None = None) -> None:
         self._link = ServerLink(run, transport)
         try:
-            self.facts: ServerFacts = self._with_unit(self._link.facts)
+            self._unit = unit = self._found_unit()
+            self.facts: ServerFacts = replace(self._link.facts, unit_size=unit.size, has_drafter=unit.has_drafter)
             self._check_witnesses()
         except BaseException:
             self._link.client.close()
             raise
         self.kind = self.facts.kind
         is_radix = _is_radix(self.facts)
-        name = {"vllm": "block", "sglang": "page"}.get(self.kind, "unit")
         self.served = ServedCache(
-            title=f"{self.facts.title}, {name} {self.facts.unit_size}",
+            title=_title(self.facts, unit),
             prefix_cache="radix" if is_radix else "hash",
             unit_size=self.facts.unit_size,
             has_drafter=bool(self.facts.has_drafter),
-            publishes_at_allocation=not is_radix,
+            # Known of vLLM alone. Elsewhere a lab sends one of equal prompts ahead, which is right either way.
+            publishes_at_allocation=self.kind == "vllm" and not is_radix,
             num_front=self._link.form.num_front,
         )
         self._note_witnesses()
@@ -56,74 +57,47 @@ class OpenServer:
         """A target. Engine fields must be what is served: nobody can change it from outside. Raises TargetError."""
         for name, value in engine_fields.items():
             self._check_field(name, value)
-        return OpenAIHttpTarget(self._link, self._info(self.facts))
+        return OpenAIHttpTarget(self._link, self._info(self.facts, self._unit))
+
+    @property
+    def isolation(self) -> str:
+        link = self._link
+        return " and ".join(sorted(link.isolations)) or ("renamed" if link.is_renamed else "reset")
 
     def notes(self) -> tuple[str, ...]:
-        return self._link.notes.take()
+        link = self._link
+        if link.renaming.is_used_up:
+            link.notes.add(
+                f"{link.form.vocab_size:,} ids are few: prompts may begin like older ones, which a unit of one token finds again"
+            )
+        link.isolations.clear()
+        return link.notes.take()
 
     def close(self) -> None:
         """Close the connection."""
         self._link.client.close()
 
-    def _with_unit(self, facts: ServerFacts) -> ServerFacts:
-        """The facts with the unit and the drafter that repeats show; what the server tells of itself is only checked."""
+    def _found_unit(self) -> ServedUnit:
+        """The unit and the drafter that repeats show; what the server tells of itself is only checked."""
         link, usages = self._link, []
-        provisional = OpenAIHttpTarget(link, self._info(replace(facts, unit_size=facts.unit_size or 1)))
+        facts = link.facts
+        size = facts.unit_size or 1
+        provisional = OpenAIHttpTarget(link, self._info(replace(facts, unit_size=size), ServedUnit(size)))
 
         def complete(prompt: Sequence[int]) -> Completion:
             completion = provisional.complete(prompt)
             usages.append(completion.evidence.usage)
             return completion
 
-        told = facts.unit_size
-        hits = None if told is None else _repeated(complete, link, 2 * told + 1, _longest(facts))
-        found = None
-        if told is None or (hits is not None and hits not in (told, 2 * told)):
-            found = measure_unit(complete, link.form, _longest(facts))
+        found = UnitFinder(link, complete, _longest(facts)).find()
         if None in usages and any(usages):
             link.is_null_a_miss = True
             link.notes.add("its replies name cached tokens only where there are some: none named is read as 0")
-        if found is None:
-            # Beside a drafter (not every kind of one) a hit is one unit shorter.
-            return facts if hits is None else replace(facts, has_drafter=hits == told)
-        if found.unit is None:
-            if told is None:
-                self._refuse_ladder(found)
-            link.notes.add(
-                f"the server tells a unit of {told:,}, but a repeat of {2 * told + 1:,} tokens found {hits:,}: see `labcli probe`"
-            )
-            return facts
-        says = "does not tell its unit" if told is None else f"tells a unit of {told:,}, which its hits do not keep to"
-        link.notes.add(f"the server {says}: measured by repeats, hits are multiples of {found.unit:,}")
-        return replace(facts, unit_size=found.unit, has_drafter=found.has_drafter)
-
-    def _refuse_ladder(self, found: MeasuredUnit) -> None:
-        link = self._link
-        if not found.is_reported:
-            self._refuse_silence()
-        shown = f"{link.client.shown} ({link.facts.title})"
-        hits = [f"{total:,} tokens: {hits:,}" for _, total, hits in found.observed if hits]
-        if not hits:
-            longest = max(total for _, total, _ in found.observed)
-            raise TargetUnavailable(
-                f"{shown} found nothing of repeated prompts up to {longest:,} tokens; "
-                f"accepted: a server started {link.flags.caching} (`labcli probe` looks for other causes)"
-            )
-        raise TargetUnavailable(
-            f"{shown} finds of repeats what no unit explains ({'; '.join(hits)}); "
-            "accepted: one cache that nobody else uses (`labcli probe` looks for causes)"
-        )
+        return found
 
     def _check_witnesses(self) -> None:
         if self._link.sender.state != REPORTED and not self._link.is_null_a_miss and not self._link.has_counters:
-            self._refuse_silence()
-
-    def _refuse_silence(self) -> None:
-        link = self._link
-        raise TargetUnavailable(
-            f"{link.client.shown} ({link.facts.title}) tells cached tokens neither in its replies nor in /metrics; "
-            f"accepted: started {link.flags.report}, or {link.flags.counters}"
-        )
+            self._link.refuse_silence()
 
     def _note_witnesses(self) -> None:
         link = self._link
@@ -145,7 +119,7 @@ class OpenServer:
         if link.form.num_front:
             link.notes.add(f"the server puts {link.form.num_front:,} tokens in front of every prompt")
 
-    def _info(self, facts: ServerFacts) -> TargetInfo:
+    def _info(self, facts: ServerFacts, found: ServedUnit) -> TargetInfo:
         link, unit = self._link, facts.unit_size
         return TargetInfo(
             kind=facts.kind,
@@ -163,8 +137,10 @@ class OpenServer:
                 "version": facts.version,
                 "is_labcli": facts.is_labcli,
                 "unit_size": unit,
+                "unit_source": "measured" if found.is_measured else "told",
                 "pool_tokens": facts.pool_tokens,
                 "has_drafter": facts.has_drafter,
+                "is_drafter_inferred": found.is_inferred,
                 "num_engines": facts.num_engines,
                 "settings": dict(facts.info),
                 "prompts": "token ids" if link.form.is_exact_ids else "words",
@@ -202,22 +178,19 @@ class OpenServer:
 
 
 def _is_radix(facts: ServerFacts) -> bool:
-    """Whose rules the cache follows. Units of one token are a tree's; our own server may have one in vLLM's flavor too."""
+    """Whose rules the cache follows. Of unknown servers, units of one token are a tree's; our own has one in vLLM's flavor too."""
     return (
         facts.kind == "sglang"
-        or facts.unit_size == 1
+        or (facts.kind == "openai" and facts.unit_size == 1)
         or (facts.is_labcli and facts.info.get("prefix_caching_hash_algo") == "None")
     )
 
 
-def _repeated(complete: Callable[[Sequence[int]], Completion], link: ServerLink, total: int, longest: int) -> int | None:
-    """Tokens found by the repeat of an own prompt; None when nobody tells, or it would be too long."""
-    num_tokens = total - link.form.num_front
-    if num_tokens < 2 or total > longest:
-        return None
-    prompt = link.form.own_prompt(num_tokens, link.rng)
-    complete(prompt)
-    return complete(prompt).num_cached_tokens
+def _title(facts: ServerFacts, unit: ServedUnit) -> str:
+    """The same for all versions of a server, so that records of them compare."""
+    name = {"vllm": "block", "sglang": "page"}.get(facts.kind, "unit")
+    measured, inferred = " (measured)" if unit.is_measured else "", ", beside a drafter (inferred)" if unit.is_inferred else ""
+    return f"{facts.name}, {name} {unit.size}{measured}{inferred}"
 
 
 def _longest(facts: ServerFacts) -> int:

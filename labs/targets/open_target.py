@@ -63,6 +63,7 @@ class _OpenEngine:
 
     kind = "engine"
     served = None  # a lab chooses its caches
+    isolation = None
 
     def __init__(self, config: EngineConfig, cache_dir: str | None, progress: LoadProgress | None) -> None:
         from engine.model.model_source import find_model
@@ -97,6 +98,7 @@ class _OpenSimulated:
 
     kind = "sim"
     served = None  # a lab chooses its caches
+    isolation = None
 
     def __init__(self, config: EngineConfig, gpu: str) -> None:
         from engine.model.simulated_runner import SimulatedRunner

@@ -11,17 +11,20 @@ is kept (Evidence) and noted. What nobody tells is None.
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import Any, Sequence
 
 from engine.kvcache.cache_identity import LoRA, MultimodalItem
-from labs.targets.base import CacheCounters, Completion, Evidence, TargetError, TargetInfo
+from labs.targets.base import CacheCounters, Completion, Evidence, FieldRefused, TargetError, TargetInfo
 from labs.targets.completion_sender import SendOptions
 from labs.targets.counter_watch import Growth
 from labs.targets.send_together import send_together
+from labs.targets.server_client import ServerRefused
 from labs.targets.server_link import ServerLink
 from labs.targets.server_reply import ServerReply
 
+SETTLE_S = 0.1  # for counters that should not move: a server that moves them all the same does so a step after its reply
 FAILED = ("abort", "error", "content_filter", "repetition")  # finish reasons of a request that was not served
 
 
@@ -32,6 +35,7 @@ class OpenAIHttpTarget:
 
     def __init__(self, link: ServerLink, info: TargetInfo) -> None:
         self._link, self.info = link, info
+        self.last_reset = ""
 
     def complete(
         self,
@@ -48,9 +52,14 @@ class OpenAIHttpTarget:
         _refuse_fields(lora, images, prompt_embeds)
         kind = self._link.facts.kind
         if prompt_logprobs and (kind == "openai" or (kind == "sglang" and not self._link.form.is_exact_ids)):
-            raise TargetError("prompt_logprobs is True; accepted on this server: False, it is not known to skip its cache then")
-        options = SendOptions(max_tokens, cache_salt, logprob_gaps, prompt_logprobs)
-        completion = self._send((prompt_token_ids, options), None)
+            raise FieldRefused("prompt_logprobs is True; accepted on this server: False, it is not known to skip its cache then")
+        options = SendOptions(max_tokens, self._link.salt_of_run(cache_salt), logprob_gaps, prompt_logprobs)
+        try:
+            completion = self._send((prompt_token_ids, options), None)
+        except ServerRefused as error:
+            if prompt_logprobs and error.status in (400, 422):
+                raise FieldRefused(str(error)) from error
+            raise
         # vLLM leaves a request that skips its cache out of the counters.
         return self._counted(completion, is_counted=not (prompt_logprobs and kind == "vllm"))
 
@@ -60,7 +69,7 @@ class OpenAIHttpTarget:
         salts = [None] * len(prompts) if cache_salts is None else list(cache_salts)
         if len(salts) != len(prompts):
             raise TargetError(f"{len(salts)} cache_salts for {len(prompts)} prompts; accepted: one for each")
-        jobs = [(prompt, SendOptions(max_tokens, salt)) for prompt, salt in zip(prompts, salts)]
+        jobs = [(prompt, SendOptions(max_tokens, self._link.salt_of_run(salt))) for prompt, salt in zip(prompts, salts)]
         if len(jobs) == 1:  # alone, it has the counters for itself
             return [self._counted(self._send(jobs[0], None))]
         completions = send_together(jobs, self._send, self._link.run.concurrency)
@@ -73,17 +82,37 @@ class OpenAIHttpTarget:
         if watch is None:
             return CacheCounters(None, None)
         growth = self._noted(watch.since_mark())
-        return CacheCounters(growth.reading.queries, growth.reading.hits)
+        if growth.num_late:
+            self._link.notes.lost(growth.num_late)
+        own, grown = growth.reading, growth.grown
+        return CacheCounters(own.queries, own.hits, grown_queries=grown.queries, grown_hits=grown.hits)
 
     def reset(self) -> bool:
         link = self._link
+        if link.watch is not None:
+            link.watch.forget_late()
         if link.run.isolation != "rename" and link.reset():
+            link.isolations.add("reset")
+            self.last_reset = "reset"
             return True
         if link.run.isolation == "reset":
+            self.last_reset = "refused"
             return False
-        link.rename()
-        self.info.config["isolation"] = "renamed"  # for good: greedy outputs before and after are of other prompts
+        self._renamed()
         return True
+
+    def rename(self) -> bool:
+        if self._link.run.isolation == "reset":
+            return False
+        if self._link.reset.exists:
+            self._link.distrust_reset()
+        self._renamed()
+        return True
+
+    def _renamed(self) -> None:
+        self._link.rename()
+        self.last_reset = "renamed"
+        self.info.config["isolation"] = "renamed"  # for good: greedy outputs before and after are of other prompts
 
     def block_hashes(
         self,
@@ -109,7 +138,6 @@ class OpenAIHttpTarget:
             raise TargetError(f"max_tokens is {options.max_tokens}; accepted: a whole number from 1")
         self._check_ids(prompt)
         payload = link.form.payload(link.renaming.sent(prompt))
-        link.pacer.wait(stop)
         reply = link.sender.send(payload, options, stop)
         with link.lock:
             link.num_requests += 1
@@ -159,9 +187,9 @@ class OpenAIHttpTarget:
         if cached is None and link.is_null_a_miss:
             cached = 0
         # Behind words there are other ids, which mean nothing to a lab.
-        ids = (reply.output_token_ids or ()) if link.form.is_exact_ids else ()
+        ids = link.form.read(reply.output_token_ids or ()) if link.form.is_exact_ids else ()
         num_output = len(ids) if usage.completion_tokens is None else usage.completion_tokens
-        link.given_ids.update(one for one in ids if one > link.form.own_id)
+        link.given_ids.update(one for one in ids if not 0 <= one <= link.form.own_id)
         # Two best tokens of one text are one entry, without a gap: then the others have lost their positions.
         gaps = reply.top_logprob_gaps
         return Completion(
@@ -178,7 +206,9 @@ class OpenAIHttpTarget:
     def _noted(self, growth: Growth) -> Growth:
         notes = self._link.notes
         if growth.is_shared:
-            notes.shared()
+            notes.shared(growth.grown.queries, growth.num_sent)
+        if growth.is_impossible:
+            notes.impossible()
         if growth.num_checks:
             notes.add("the server counts its own health checks as prompts of one token each: they were left out of its counters")
         return growth
@@ -188,9 +218,13 @@ class OpenAIHttpTarget:
         link, usage = self._link, completion.evidence.usage
         if link.watch is None:
             return completion
+        if not is_counted:
+            time.sleep(SETTLE_S)
         growth = self._noted(link.watch.after(completion.num_prompt_tokens if is_counted else 0))
         if not is_counted:
             return completion
+        if growth.is_silent:
+            link.notes.silent(usage)
         evidence = Evidence(usage, growth.reading.hits, growth.reading.queries)
         if evidence.disagrees:
             link.notes.disagreement(link.num_requests, usage, growth.reading.hits)

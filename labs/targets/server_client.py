@@ -20,6 +20,7 @@ import httpx
 
 from labs.targets.base import TargetError, TargetUnavailable
 from labs.targets.deadline_transport import Deadline, DeadlineTransport
+from labs.targets.pacer import Pacer
 from labs.targets.server_address import ServerAddress
 from labs.targets.server_words import cleaned, message_in, texts_in
 
@@ -29,11 +30,12 @@ MAX_END_S = 1.0  # from [DONE] to the end of a stream
 
 
 class ServerRefused(TargetError):
-    """The server answered with an error status."""
+    """The server answered with an error status. `retry_after_s`: when it asks to come again; None: it does not say."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s
 
 
 class LimitReached(TargetError):
@@ -61,6 +63,7 @@ class ServerClient:
     """One server's HTTP. May be used from several threads at once.
 
     api_key    sent as a bearer token; from the environment, never shown
+    rate       requests per second that compute tokens, at most; None: as fast as they come
     transport  httpx's, for tests
     """
 
@@ -70,12 +73,14 @@ class ServerClient:
         *,
         api_key: str | None = None,
         limits: SendLimits = SendLimits(),
+        rate: float | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.address = address
         self.shown = address.shown
         self.limits = limits
         self._api_key = api_key
+        self._pacer = Pacer(rate)
         self._deadline = Deadline()
         # Packed replies are refused: a few bytes unpack to more than there is memory.
         headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
@@ -123,15 +128,34 @@ class ServerClient:
 
     def compute(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """A POST that computes tokens, counted against the limits."""
-        self._count()
+        self.admit()
         return self.post_json(path, body)
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[StreamEvent]:
+    def admit(self, stop: threading.Event | None = None) -> None:
+        """Wait until one more request that computes tokens may start, and count it. Raises LimitReached, TargetError after `stop`."""
+        with self._lock:
+            now_s = time.monotonic()
+            self._started_s = now_s if self._started_s is None else self._started_s
+            if self._num_sent >= self.limits.max_requests:
+                raise LimitReached(f"{self._num_sent:,} requests were sent to {self.shown}: the most this run may send")
+            left_s = self._started_s + self.limits.max_seconds - now_s
+            if left_s < 0:
+                raise LimitReached(f"the run has taken {self.limits.max_seconds:,.0f} s: the most it may take on {self.shown}")
+            self._num_sent += 1
+        if not self._pacer.wait(stop, left_s):
+            raise LimitReached(
+                f"at this rate the next request would start after {self.limits.max_seconds:,.0f} s: the most this run may take on "
+                f"{self.shown}"
+            )
+        if stop is not None and stop.is_set():
+            raise TargetError("stopped, because another request failed")
+
+    def stream(self, path: str, body: Mapping[str, Any], stop: threading.Event | None = None) -> Iterator[StreamEvent]:
         """The events of a POST that computes tokens, counted against the limits; [DONE] is the last.
 
         Raises TargetError when the stream ends before [DONE], breaks off, or holds something else than JSON objects.
         """
-        self._count()
+        self.admit(stop)
         started_s = time.perf_counter()
         timeout = self._start_clock(self.limits.timeout_s)
         try:
@@ -178,7 +202,9 @@ class ServerClient:
         if status < 400:
             return ServerRefused(f"{self.shown} answered {path} with {status}: it sends elsewhere, which is not followed", status)
         words = self._words(response, body)
-        return ServerRefused(f"{self.shown} answered {path} with {status}{f': {words}' if words else ''}", status)
+        told = response.headers.get("retry-after", "")
+        retry_after_s = float(told) if told.isascii() and told.isdigit() and len(told) < 6 else None
+        return ServerRefused(f"{self.shown} answered {path} with {status}{f': {words}' if words else ''}", status, retry_after_s)
 
     def _event(self, path: str, text: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -202,16 +228,6 @@ class ServerClient:
 
     def _secrets(self, body: Mapping[str, Any]) -> list[str]:
         return [text for text in (self._api_key, *texts_in(body)) if text]
-
-    def _count(self) -> None:
-        with self._lock:
-            now_s = time.monotonic()
-            self._started_s = now_s if self._started_s is None else self._started_s
-            if self._num_sent >= self.limits.max_requests:
-                raise LimitReached(f"{self._num_sent:,} requests were sent to {self.shown}: the most this run may send")
-            if now_s - self._started_s > self.limits.max_seconds:
-                raise LimitReached(f"the run has taken {self.limits.max_seconds:,.0f} s: the most it may take on {self.shown}")
-            self._num_sent += 1
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None) -> httpx.Response:
         timeout = self._start_clock(min(timeout_s or self.limits.timeout_s, self.limits.timeout_s))

@@ -50,12 +50,15 @@ class ServerFacts:
     info: Mapping[str, str] = field(default_factory=dict)  # cache settings as the server names them, for the record
 
     @property
-    def title(self) -> str:
-        """ "vLLM 0.32.0", "labcli (vLLM's flavor)", …"""
+    def name(self) -> str:
+        """ "vLLM", "labcli (vLLM flavor)", …: the same for all its versions."""
         name = KIND_NAMES[self.kind]
-        if self.is_labcli:
-            return f"labcli ({name} flavor)"
-        return name + (f" {self.version}" if self.version else "")
+        return f"labcli ({name} flavor)" if self.is_labcli else name
+
+    @property
+    def title(self) -> str:
+        """ "vLLM 0.32.0", "labcli (vLLM flavor)", …"""
+        return self.name + (f" {self.version}" if self.version and not self.is_labcli else "")
 
 
 # SGLang's /server_info holds hundreds of fields, some of them secret (api_key): only these are read.
@@ -192,17 +195,20 @@ def _vllm_facts(page: MetricsPage | None) -> dict[str, Any]:
     return {
         "unit_size": unit,
         "is_caching": caching,
-        "pool_tokens": None if not tokens or None in tokens else sum(tokens),
-        # Series of drafts are there when a drafter is.
-        "has_drafter": page.has_prefix("vllm:spec_decode"),
+        # One request fits one engine's pool.
+        "pool_tokens": None if not tokens or None in tokens else min(tokens),
+        # Series of drafts are there when a drafter is; a page without the cache's own series shows a part alone.
+        "has_drafter": page.has_prefix("vllm:spec_decode") or (False if configs else None),
         "num_engines": max(1, len(configs)),
         "info": _shown(config, VLLM_INFO),
     }
 
 
 def _pool_tokens(config: Mapping[str, str]) -> int | None:
+    """Tokens that requests may hold: block 0 is nobody's, and counted in vLLM's own sizes."""
     blocks, size = _positive(config.get("num_gpu_blocks")), _positive(config.get("block_size"))
-    return _positive(config.get("kv_cache_size_tokens")) or (blocks * size if blocks and size else None)
+    tokens = _positive(config.get("kv_cache_size_tokens")) or (blocks * size if blocks and size else None)
+    return None if tokens is None else _positive(tokens - (size or 0))
 
 
 def _tokenizes(client: ServerClient, model: str) -> bool:

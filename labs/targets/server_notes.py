@@ -5,6 +5,7 @@ What was noted before the first lab is true of the server and told with every re
 
 from __future__ import annotations
 
+import statistics
 import threading
 
 MAX_EXAMPLES = 5  # requests named; the others are only counted
@@ -18,7 +19,9 @@ class ServerNotes:
         self._notes: dict[str, None] = {}
         self._constant: tuple[str, ...] = ()
         self._disagreements: list[str] = []
-        self._num_disagreements = self._num_shared = 0
+        self._num_disagreements = 0
+        self._surplus: list[float] = []  # how many times what was sent the counters grew by, where anything was
+        self._num_shared = self._num_silent = self._num_unheard = self._num_lost = self._num_impossible = 0
 
     def add(self, note: str) -> None:
         with self._lock:
@@ -31,10 +34,28 @@ class ServerNotes:
             if len(self._disagreements) < MAX_EXAMPLES:
                 self._disagreements.append(f"request {number}: usage {usage:,}, counters {counted:,}")
 
-    def shared(self) -> None:
-        """The counters grew by more than was sent."""
+    def shared(self, num_counted: int, num_sent: int) -> None:
+        """The counters of lookups grew by more than was sent."""
         with self._lock:
             self._num_shared += 1
+            if num_sent:
+                self._surplus.append(num_counted / num_sent)
+
+    def impossible(self) -> None:
+        """The counters grew by more hits than lookups."""
+        with self._lock:
+            self._num_impossible += 1
+
+    def silent(self, usage: int | None) -> None:
+        """The counters did not move for a request, whose reply reports so many cached tokens."""
+        with self._lock:
+            self._num_silent += 1
+            self._num_unheard += usage or 0
+
+    def lost(self, num_tokens: int) -> None:
+        """So many tokens of a series were never counted."""
+        with self._lock:
+            self._num_lost += num_tokens
 
     def keep(self) -> None:
         """What was added until now holds for every lab of the run."""
@@ -46,8 +67,9 @@ class ServerNotes:
         with self._lock:
             found = self._lines()
             self._notes = dict.fromkeys(self._constant)
-            self._disagreements = []
+            self._disagreements, self._surplus = [], []
             self._num_disagreements = self._num_shared = 0
+            self._num_silent = self._num_unheard = self._num_lost = self._num_impossible = 0
             return found
 
     def _lines(self) -> tuple[str, ...]:
@@ -56,12 +78,33 @@ class ServerNotes:
             examples = "; ".join(self._disagreements)
             more = self._num_disagreements - len(self._disagreements)
             found.append(
-                f"two witnesses disagree about cached tokens in {self._num_disagreements:,} request"
-                f"{'' if self._num_disagreements == 1 else 's'}: {examples}{f'; and {more:,} more' if more else ''}"
+                f"two witnesses disagree about cached tokens in {_requests(self._num_disagreements)}: {examples}"
+                f"{f'; and {more:,} more' if more else ''}"
+            )
+        if self._num_silent:
+            unheard = f", whose replies report {self._num_unheard:,} cached tokens" if self._num_unheard else ""
+            found.append(
+                f"the counters did not move for {_requests(self._num_silent)}{unheard}: they are not wired on this path, or another "
+                "process answers /metrics"
+            )
+        elif self._num_lost:
+            found.append(f"the counters miss {self._num_lost:,} tokens that were sent: they were never counted")
+        if self._num_impossible:
+            found.append(
+                f"the counters grew by more hits than lookups {_times(self._num_impossible)}: what they count is wrong"
             )
         if self._num_shared:
+            usual = f", usually to ×{statistics.median(self._surplus):.2f} of it" if self._surplus else ""
             found.append(
-                f"others use this server: {self._num_shared:,} times its counters grew by more than was sent, and were "
-                "left out; their traffic can evict what was cached"
+                "others use this server, or it counts lookups more than once, or late: its counters grew by more than was sent "
+                f"{_times(self._num_shared)}{usual}, and were left out; traffic of others can evict what was cached"
             )
         return tuple(found)
+
+
+def _requests(number: int) -> str:
+    return f"{number:,} request{'' if number == 1 else 's'}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"

@@ -31,10 +31,13 @@ class MeasuredUnit:
     is_reported: bool  # whether any reply or counter told cached tokens
 
 
-def measure_unit(complete: Callable[[Sequence[int]], Completion], form: PromptForm, max_model_len: int | None) -> MeasuredUnit:
+def measure_unit(
+    complete: Callable[[Sequence[int]], Completion], form: PromptForm, max_model_len: int | None, may_draft: bool = True
+) -> MeasuredUnit:
     """Send the ladder.
 
-    complete  sends a prompt of the form's ids, one token to generate
+    complete   sends a prompt of the form's ids, one token to generate
+    may_draft  False: the server tells that it has no drafter, so that hits one unit short are a fault and no law's
     """
     rng, front = random.Random(), form.num_front
     longest = min(LONGEST, (max_model_len or LONGEST + 1) - 1)
@@ -60,7 +63,7 @@ def measure_unit(complete: Callable[[Sequence[int]], Completion], form: PromptFo
     for total in (2 * hits + 1, 4 * hits):
         if front < total <= longest:
             repeat(total)
-    for law, has_drafter in ((theory.reuse, False), (theory.drafter_reuse, True)):
+    for law, has_drafter in ((theory.reuse, False), (theory.drafter_reuse, True))[: 1 + may_draft]:
         fitting = theory.fitting_units(observed, observed[-1][0], law)
         if len(fitting) == 1:
             return MeasuredUnit(fitting[0], has_drafter, tuple(observed), is_reported)

@@ -90,6 +90,7 @@ class _StubTarget:
 class _OpenStub:
     kind: str
     served = None
+    isolation = None
 
     def notes(self):
         return ()

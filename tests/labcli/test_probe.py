@@ -96,7 +96,7 @@ def test_a_missing_key_is_one_line(labcli_command):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["localhost:8000"], "no server can be reached by an address that begins localhost://; accepted: http://HOST:PORT"),
+        (["localhost:8000"], "the address has no scheme; accepted: http://localhost:8000"),
         (["ftp://host"], "no server can be reached by an address that begins ftp://; accepted: "),
         (["http://127.0.0.1:9", "--max-seconds", "0"], "--max-seconds is 0.0; accepted: a number from 1 to 86400"),
         (["http://127.0.0.1:9", "--max-requests", "0"], "--max-requests is 0; accepted: "),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.kvcache import kv_cache_manager
-from tests.engine.server.served import served
-from tests.servers.gateways import DropSalt, PrependCounter, SaltEachRequest, fronted
+from tests.engine.server.served import served, serving
+from tests.servers.gateways import COMPLETIONS, DropSalt, Gateway, PrependCounter, SaltEachRequest, fronted
 
 KEY = "a-secret-key"
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,6 +100,50 @@ def test_a_gateway_that_spoils_every_request_does_not_pass_and_the_next_step_is_
     assert any("NOTHING is reused" in line and "labcli probe" in line for line in findings)
 
 
+class CountOthers(Gateway):
+    """Every request comes with somebody else's prompt of 40 tokens."""
+
+    num_sent = 0
+
+    def change_request(self, path, body):
+        self.num_sent += path == COMPLETIONS
+
+    def change_text(self, path, text):
+        def more(found):
+            return f"{found[1]}{float(found[2]) + 40 * self.num_sent}"
+
+        return re.sub(r"^(vllm:prefix_cache_queries_total\S* )(\S+)$", more, text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", ["04", "13"])
+def test_a_run_that_could_count_nothing_ends_with_1_and_says_why(labcli, number):
+    with served(num_gpu_blocks=4_000, cache_report=False, reset_endpoint=False) as server, fronted(server, gateway=CountOthers()) as url:
+        result = labcli("run-lab", number, "--quick", "--target", url)
+    assert result.exit_code == 1 and result.stderr.startswith("labcli: nothing could be counted here: ")
+    assert result.stderr.count("\n") == 1
+    shown = " ".join(result.stdout.split())
+    assert "Nothing could be counted here" in shown
+    assert ("none of them about tokens found" if number == "04" else "nothing was predicted") in shown
+    assert not any(claim in shown for claim in ("NOTHING is reused", "equals its prediction", "prediction was met"))
+    record = json.loads(labcli("results", "show", "latest", "--json").stdout)
+    assert (record["status"], record["error"]) == ("failed", result.stderr.removeprefix("labcli: ").strip())
+    assert "until then" not in labcli("results", "list").stdout
+
+
+def test_all_labs_are_not_well_where_one_could_count_nothing(labcli):
+    with served(num_gpu_blocks=4_000, cache_report=False) as server, fronted(server, gateway=CountOthers()) as url:
+        result = labcli("run-lab", "all", "--quick", "--target", url, "--no-save")
+    assert result.exit_code == 1 and result.stdout.count("failed: nothing could be counted here") == 6
+
+
+def test_the_record_holds_the_sizes_that_were_run(labcli):
+    with served(num_gpu_blocks=4_000, max_model_len=300) as url:
+        record = record_of(labcli("run-lab", "04", "--set", "num_requests=4", "--target", url, "--json", "--no-save"))
+    sizes = record["lab_config"]
+    assert sizes["num_requests"] == 4 and sizes["shared_tokens"] + sizes["user_tokens"] < 300
+    assert f"shared_tokens 2000 → {sizes['shared_tokens']}" in " ".join(record["findings"])
+
+
 def test_a_gateway_that_drops_salts_is_caught(labcli, vllm):
     with fronted(vllm, gateway=DropSalt()) as url:
         result = labcli("run-lab", "04", "--quick", "--target", url, "--no-save")
@@ -141,6 +186,27 @@ def test_a_server_that_says_how_to_see_more_is_quoted_in_the_findings(labcli):
     assert not any(one["name"] in ("counted", "queries") for one in record["measurements"])
 
 
+def test_a_strangers_cache_is_left_alone_by_renaming(labcli, tmp_path):
+    with serving(num_gpu_blocks=4_000) as running:
+        stranger = {"prompt": list(range(100)), "max_tokens": 1}
+        found = []
+        for arguments in ((), ("--isolation", "rename"), ("--isolation", "reset")):
+            httpx.post(f"{running.url}/v1/completions", json=stranger)
+            result = labcli("run-lab", "03", "--quick", "--target", running.url, "--json", *arguments)
+            record = record_of(result)
+            usage = httpx.post(f"{running.url}/v1/completions", json=stranger).json()["usage"]
+            found.append((record["target"]["isolation"], record["cache_state"], usage["prompt_tokens_details"]["cached_tokens"]))
+    assert found == [("reset", "cold", 0), ("renamed", "cold", 96), ("reset", "cold", 0)]
+    assert "for everybody" in " ".join(labcli("run-lab", "--help").stdout.replace("│", " ").split())
+
+
+def test_a_rate_that_leaves_no_time_ends_the_run_at_once(labcli, vllm):
+    begin_s = time.monotonic()
+    result = labcli("run-lab", "04", "--target", vllm, "--rate", "0.05", "--max-minutes", "0.1", "--no-save")
+    assert result.exit_code == 1 and "at this rate the next request would start after 6 s" in result.stderr
+    assert time.monotonic() - begin_s < 6
+
+
 def test_no_reset_is_told_beside_the_state_of_the_cache(labcli):
     with served(num_gpu_blocks=4_000, reset_endpoint=False) as url:
         result = labcli("run-lab", "03", "--quick", "--target", url, "--no-save")
@@ -168,6 +234,7 @@ BAD_USAGE = {
     "a dtype": (["04", "--dtype", "float32"], "--dtype means nothing with a server; accepted: --dtype with --target engine"),
     "a GPU": (["04", "--gpu", "H200"], "--gpu means nothing with a server; accepted: --gpu with --target sim"),
     "a concurrency of none": (["02", "--concurrency", "0"], "--concurrency is 0; accepted: a whole number from 1 to 256"),
+    "a way that is none": (["04", "--isolation", "flush"], "--isolation is 'flush'; accepted: auto, reset, rename"),
     "a rate in words": (["02", "--rate", "fast"], "--rate is 'fast'; accepted: a number from 0.001 to "),
     "no time at all": (["02", "--max-minutes", "0"], "--max-minutes is 0; accepted: a number from 0.1 to "),
     "no requests": (["02", "--max-requests", "-1"], "--max-requests is -1; accepted: a whole number from 1 to "),

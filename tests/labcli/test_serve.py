@@ -12,6 +12,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from engine.server.engine_loop import EngineLoop
 from engine.server.options import ServerOptions
 from engine.server.run_server import bind
 from labcli.main import app
@@ -19,9 +20,16 @@ from labcli.main import app
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(*arguments, **environment):
+# At its end it tells which of these are loaded.
+WATCHED = (
+    "import sys\nfrom labcli.main import main\n"
+    "try: main()\nexcept SystemExit as end: print(sorted({'torch', 'transformers'} & set(sys.modules))); raise"
+)
+
+
+def start(*arguments, program=("-m", "labcli"), **environment):
     """A server of its own process: the process, and its first line."""
-    command = [sys.executable, "-m", "labcli", "serve", "--target", "sim", "--model", "smollm2-135m", "--port", "0", *arguments]
+    command = [sys.executable, *program, "serve", "--target", "sim", "--model", "smollm2-135m", "--port", "0", *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **environment}
     )
@@ -34,16 +42,16 @@ def refused(*arguments):
     return result.stderr.strip()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_what_it_serves_and_ends_well_when_told_to(number):
-    process, line = start("--flavor", "sglang", "--page-size", "16", "--num-gpu-blocks", "65")
+def test_it_says_what_it_serves_loads_no_torch_and_ends_well_when_told_to():
+    process, line = start("--flavor", "sglang", "--page-size", "16", "--num-gpu-blocks", "65", program=("-c", WATCHED))
     told, _, url = line.rpartition(" on ")
     assert told == "labcli: serving smollm2-135m (sim, sglang flavor, radix cache, page 16, 64 pages)"
     reply = httpx.get(f"{url}/health")
     assert reply.status_code == 200 and reply.headers["server"].startswith("labcli/")
-    process.send_signal(number)
+    assert httpx.post(f"{url}/v1/completions", json={"prompt": "hello", "max_tokens": 1}).status_code == 200
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
-    assert (process.returncode, out.strip(), err) == (0, "labcli: stopped", "")
+    assert (process.returncode, out, err) == (0, "labcli: stopped\n[]\n", "")
 
 
 def test_a_second_interrupt_ends_it_at_once():
@@ -61,40 +69,29 @@ def test_a_second_interrupt_ends_it_at_once():
     assert process.returncode == 130 and err.strip() == "labcli: ended at once"
 
 
-def test_the_key_comes_from_the_environment_and_is_never_shown():
-    process, line = start("--host", "0.0.0.0", LABCLI_API_KEY="very-secret")
-    url = line.rpartition(" on ")[2].replace("0.0.0.0", "127.0.0.1")
-    assert httpx.get(f"{url}/v1/models").status_code == 401
-    models = httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer very-secret"}).json()
-    assert models["data"][0]["id"] == "smollm2-135m"
-    process.terminate()
-    out, err = process.communicate(timeout=20)
-    assert "other machines that reach 0.0.0.0 can use this server with the key" in err
-    assert "very-secret" not in line + out + err
-
-
-def test_names_of_the_real_servers_flags_are_understood():
-    process, line = start(
-        "--no-enable-prefix-caching",
-        "--max-running-requests",
-        "3",
-        "--context-length",
-        "100",
-        "--no-enable-prompt-tokens-details",
-    )
+def test_the_key_comes_from_the_environment_and_the_flags_may_have_the_real_servers_names():
+    flags = ("--no-enable-prefix-caching", "--no-enable-prompt-tokens-details")
+    numbers = ("--max-running-requests", "3", "--context-length", "100")
+    process, line = start("--host", "0.0.0.0", *flags, *numbers, LABCLI_API_KEY="very-secret")
     assert "no prefix cache" in line
-    url = line.rpartition(" on ")[2]
-    assert httpx.get(f"{url}/v1/models").json()["data"][0]["max_model_len"] == 100
-    reply = httpx.post(f"{url}/v1/completions", json={"prompt": [1, 2], "max_tokens": 1})
-    assert reply.json()["usage"]["prompt_tokens_details"] is None
-    process.terminate()
-    process.communicate(timeout=20)
+    with httpx.Client(base_url=line.rpartition(" on ")[2].replace("0.0.0.0", "127.0.0.1")) as client:
+        assert client.get("/v1/models").status_code == 401
+        client.headers["authorization"] = "Bearer very-secret"
+        (model,) = client.get("/v1/models").json()["data"]
+        assert (model["id"], model["max_model_len"]) == ("smollm2-135m", 100)
+        reply = client.post("/v1/completions", json={"prompt": [1, 2], "max_tokens": 1})
+        assert reply.json()["usage"]["prompt_tokens_details"] is None
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "labcli: stopped\n")
+    assert "other machines that reach 0.0.0.0 can use this server with the key; it waits for slow connections" in err
+    assert "very-secret" not in line + out + err
 
 
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (["--flavor", "tgi"], "flavor is 'tgi'; accepted: vllm, sglang"),
+        (["--flavor", "tgi"], "--flavor is 'tgi'; accepted: vllm, sglang"),
         (["--target", "http://x"], "--target is 'http://x'; accepted: engine, sim"),
         (
             ["--target", "sim", "--dtype", "float32"],
@@ -103,13 +100,16 @@ def test_names_of_the_real_servers_flags_are_understood():
         (["--pace", "1"], "--pace means nothing with --target engine; accepted: --pace with --target sim"),
         (["--page-size", "4"], "--page-size means nothing with the hash cache; accepted: --page-size with --prefix-cache radix"),
         (["--flavor", "sglang", "--block-size", "4"], "--block-size means nothing with the radix cache"),
-        (["--target", "sim", "--model", "nope"], "model is 'nope'; accepted: "),
-        (["--target", "sim", "--port", "70000"], "port is 70000; accepted: a whole number from 0 to 65535"),
-        (["--max-waiting", "-1"], "max_waiting is -1; accepted: a whole number from 0"),
-        (["--drain", "0"], "drain_s is 0.0; accepted: seconds, more than 0"),
+        (["--target", "sim", "--model", "nope"], "--model is 'nope'; accepted: "),
+        (["--target", "sim", "--port", "70000"], "--port is 70000; accepted: a whole number from 0 to 65535"),
+        (["--max-waiting", "-1"], "--max-waiting is -1; accepted: a whole number from 0"),
+        (["--drain", "-1"], "--drain is -1.0; accepted: seconds, 0 or more"),
+        (["--request-timeout", "0"], "--request-timeout is 0.0; accepted: seconds, more than 0"),
+        (["--target", "sim", "--gpu", "Z80"], "--gpu is 'Z80'; accepted: "),
+        (["--target", "sim", "--num-gpu-blocks", "1"], "--num-gpu-blocks is 1; accepted: "),
         (
             ["--target", "sim", "--host", "nowhere.invalid"],
-            "host is 'nowhere.invalid'; accepted: a name or an address of this machine",
+            "--host is 'nowhere.invalid'; accepted: a name or an address of this machine",
         ),
     ],
 )
@@ -118,22 +118,19 @@ def test_what_cannot_be_served_is_refused_in_one_line(arguments, told):
     assert line.startswith(f"labcli: {told}") and "\n" not in line
 
 
+def test_a_server_whose_engine_ends_by_itself_says_so_in_one_line(monkeypatch):
+    def end(loop, wait):
+        raise SystemExit
+
+    monkeypatch.setattr(EngineLoop, "_carry_out_commands", end)
+    result = CliRunner().invoke(app, ["serve", "--target", "sim", "--port", "0"])
+    assert result.exit_code == 1
+    assert result.stderr == "labcli: the engine ended by itself (SystemExit), and the server with it; start it again\n"
+
+
 def test_a_port_in_use_is_refused_in_one_line():
     with bind(ServerOptions(port=0)) as taken:
         port = taken.getsockname()[1]
         assert refused("--target", "sim", "--port", str(port)).startswith(
-            f"labcli: port is {port}; accepted: a port that no other program"
+            f"labcli: --port is {port}; accepted: a port that no other program"
         )
-
-
-def test_a_simulated_server_loads_no_torch():
-    code = (
-        "import sys\nfrom labcli.main import main\n"
-        "try: main()\nexcept SystemExit: print(sorted({'torch', 'transformers'} & set(sys.modules)))"
-    )
-    command = [sys.executable, "-c", code, "serve", "--target", "sim", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    url = process.stdout.readline().strip().rpartition(" on ")[2]
-    assert httpx.post(f"{url}/v1/completions", json={"prompt": "hello", "max_tokens": 1}).status_code == 200
-    process.terminate()
-    assert process.communicate(timeout=20)[0].splitlines()[-1] == "[]"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Sequence
 
 from engine.config import EngineConfig
-from labs.targets.base import CacheCounters, Completion, Evidence, ServedCache, Target, TargetError, TargetInfo
+from labs.targets.base import CacheCounters, Completion, Evidence, FieldRefused, ServedCache, Target, TargetError, TargetInfo
 from labs.targets.open_target import SIM_MODEL, open_target_factory
 
 FLAVORS = {"vllm": ("hash", "block"), "sglang": ("radix", "page")}
@@ -29,9 +29,12 @@ class FakeServer:
     tells_ids: bool = True
     keeps_salts: bool = True
     is_counting: bool = True  # False: the counters stand still
+    num_counts: int = 1  # times that each lookup is counted
+    counts_skips: bool = False  # count a request that does not read the cache, too
     num_foreign: int = 0  # tokens that others look up beside each request
     max_model_len: int = 8_192
     isolation: str = "reset"
+    last_reset: str = "reset"  # what it says became of each
     num_blocks: int = 20_000
     title: str = ""
 
@@ -65,6 +68,7 @@ class _FakeTarget:
     def __init__(self, server: FakeServer) -> None:
         self._server, self._inside = server, server._inside
         self._queries = self._hits = 0
+        self.last_reset = ""
         inside = self._inside.info
         self.info = TargetInfo(
             server.kind, inside.prefix_cache, server.unit, None, inside.vocab_size - 1,
@@ -78,14 +82,14 @@ class _FakeTarget:
         if any(identity.values()):
             raise TargetError("a server takes no adapters, images or embeddings")
         if prompt_logprobs and server.kind != "vllm":
-            raise TargetError("this server takes no prompt_logprobs")
+            raise FieldRefused("this server takes no prompt_logprobs")
         prompt = (self._inside.info.vocab_size - 1,) * server.num_front + tuple(prompt_token_ids)
         salt = cache_salt if server.keeps_salts else None
         self._inside.counters()
         found = self._inside.complete(
             prompt, max_tokens=max_tokens, cache_salt=salt, logprob_gaps=logprob_gaps, prompt_logprobs=prompt_logprobs
         )
-        return self._told(found)
+        return self._told(found, len(prompt) if prompt_logprobs else 0)
 
     def complete_all(self, prompts: Sequence[Sequence[int]], *, max_tokens: int,
                      cache_salts: Sequence[str | None] | None = None) -> list[Completion]:  # fmt: skip
@@ -98,7 +102,11 @@ class _FakeTarget:
         return CacheCounters(queries, hits) if self._server.tells_counters else CacheCounters(None, None)
 
     def reset(self) -> bool:
+        self.last_reset = self._server.last_reset
         return self._inside.reset()
+
+    def rename(self) -> bool:
+        return False
 
     def block_hashes(self, prompt_token_ids: Sequence[int], **identity: Any) -> list[str]:
         return []
@@ -109,14 +117,15 @@ class _FakeTarget:
     def close(self) -> None:
         pass
 
-    def _told(self, found: Completion) -> Completion:
+    def _told(self, found: Completion, num_skipped: int) -> Completion:
         """What a server with these manners tells of a completion."""
         server, counted = self._server, self._inside.counters()
         if server.is_counting:
-            self._queries += counted.queries + server.num_foreign
+            self._queries += server.num_counts * counted.queries + server.num_foreign
+            self._queries += num_skipped if server.counts_skips else 0
             self._hits += counted.hits
         usage = found.num_cached_tokens if server.tells_usage else None
-        knows = server.tells_counters and not server.num_foreign
+        knows = server.tells_counters and not server.num_foreign and server.num_counts == 1
         hits, queries = (counted.hits, counted.queries) if server.is_counting else (0, counted.queries)
         evidence = Evidence(usage, hits, queries) if knows else Evidence(usage, None, None)
         ids = found.output_token_ids if server.tells_ids else ()

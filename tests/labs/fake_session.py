@@ -14,6 +14,7 @@ class FakeSession:
         self.measurements: list[Measurement] = []
         self.states: list[str] = []
         self.expected = self.done = 0
+        self.lab_config = None
 
     def record(self, *measurements: Measurement) -> None:
         self.measurements.extend(measurements)
@@ -23,6 +24,9 @@ class FakeSession:
 
     def expect(self, num_requests: int) -> None:
         self.expected += num_requests
+
+    def fitted(self, config) -> None:
+        self.lab_config = config
 
     def progress(self, label: str, num_requests: int = 1) -> None:
         self.done += num_requests

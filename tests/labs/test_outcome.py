@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labs.outcome import outcome_line
+from labs.outcome import counts_hits, hits_outcome, outcome_line
 from labs.protocol import Measurement, Prediction
 
 
@@ -28,3 +28,14 @@ def test_the_first_three_missed_are_named_and_the_others_counted(num_missed, mor
 def test_a_quantity_without_a_table_is_named_by_what_it_has():
     alone = Measurement("names", "blocks", (1,), predicted=Prediction(0, "0"))
     assert outcome_line([alone]).startswith("NOT as predicted: names.")
+
+
+def test_nothing_is_said_to_be_met_where_no_hit_was_judged():
+    unjudged = Measurement("hits", "tokens", (16,))
+    queries = Measurement("queries", "tokens", (9,), predicted=Prediction(9, "9"))
+    others = [queries, Measurement("total", "outputs", (0,), predicted=Prediction(0, "0"))]
+    for found in ([], [unjudged], others, [*others, unjudged]):
+        assert not counts_hits(found) and hits_outcome(found, "All met.").startswith("Nothing could be counted here: ")
+    assert hits_outcome([*others, counted(1, 16)], "All met.") == "All met."
+    assert hits_outcome([counted(1, 0)]).startswith("NOT as predicted")
+    assert counts_hits([Measurement("turn 2", "tokens", (16,), predicted=Prediction(16, "16"))])

@@ -103,3 +103,40 @@ def test_a_server_that_answers_otherwise_when_warm_does_not_pass():
     found, cold = compare_on_server(session, target, "t", range(100), range(500, 520), 4)
     assert cold and (found.control_parted, found.parted, found.has_control) == (None, 3, True)
     assert judge_on_server(found)[0] == int(found.gap >= HALF_NEAR_TIE)
+
+
+class Telling:
+    """Says of its runs (cold, again, warm) what is given, once the cache was proven cold; the outputs stay as they are."""
+
+    def __init__(self, inside, told):
+        self._inside, self.info, self._told = inside, inside.info, iter(told)
+
+    def __getattr__(self, name):
+        return getattr(self._inside, name)
+
+    def complete(self, prompt, **fields):
+        found = self._inside.complete(prompt, **fields)
+        return replace(found, num_cached_tokens=next(self._told)) if fields.get("logprob_gaps") else found
+
+
+@pytest.mark.parametrize(
+    ("told", "num_front", "verdict", "words"),
+    [
+        ((0, 0, 96), 0, 0, "cold, cold again and warm: all 4 tokens equal (96 of"),
+        ((None, None, None), 0, 0, "cold, again (whether cold is not told) and warm: all 4 tokens equal (unknown how many of"),
+        ((0, 96, 96), 0, 0, "cold and warm (the second cold run was not cold)"),
+        ((0, 0, 0), 0, None, "all 4 tokens equal (0 of"),
+        ((16, 16, 96), 20, 0, "cold, cold again and warm"),
+        ((16, 32, 96), 20, 0, "the second cold run was not cold"),
+        ((16, 16, 16), 20, None, "all 4 tokens equal"),
+    ],
+)
+def test_cold_warm_and_untold_are_three_things(told, num_front, verdict, words):
+    session = FakeSession(FakeServer(num_front=num_front))
+    found, _ = compare_on_server(session, Telling(session.open_target(), told), "t", range(100), range(500, 520), 4)
+    assert judge_on_server(found)[0] == verdict and words in found.text
+
+
+def test_what_parts_where_cold_is_not_told_is_nobody_s_fault():
+    found = replace(COLD_PARTS, has_control=None)
+    assert judge_on_server(found) == (None, ". Not judged: which of the runs were cold is not told")

@@ -15,8 +15,10 @@ class Config:
 
 
 def test_what_was_not_typed_is_fitted_and_told():
-    config, findings = fit_sizes(FakeSession(), Config(), {"shared_tokens": 500, "lengths": (3, 4)})
+    session = FakeSession()
+    config, findings = fit_sizes(session, Config(), {"shared_tokens": 500, "lengths": (3, 4)})
     assert config == Config(500, (3, 4))
+    assert session.lab_config == config, "the record holds what was run"
     assert len(findings) == 1 and "shared_tokens 2000 → 500" in findings[0] and "lengths 1, 2 → 3, 4" in findings[0]
 
 

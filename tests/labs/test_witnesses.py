@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from labs.protocol import Prediction
 from labs.targets.base import CacheCounters, Completion, Evidence
-from labs.witnesses import NO_COUNTERS, NO_USAGE, Doubt, counted_beside, disagreements, judge_sums, tell_doubts
+from labs.witnesses import NO_COUNTERS, NO_USAGE, NOT_JUDGED, Doubt, counted_beside, disagreements, judge_sums, tell_doubts
 
 HITS, QUERIES = Prediction(64, "64"), Prediction(200, "200")
 
@@ -40,9 +42,20 @@ def test_a_disagreement_fails_the_wrong_witness_alone_and_is_told_with_both_numb
     assert [doubt.text for doubt in doubts] == ["g: r: replies report 64 cached tokens, the counters 0: one of the two is wrong"]
 
 
-def test_counters_that_saw_more_than_was_sent_are_not_judged():
-    found, doubts = judge_sums("g", "r", completions((0, 0), (64, 64)), CacheCounters(900, 500), HITS, QUERIES)
-    assert list(judged(found)) == ["total"] and "others use this server" in doubts[0].text and "900" in doubts[0].text
+@pytest.mark.parametrize("counters", [CacheCounters(400, 500), CacheCounters(None, None, grown_queries=400, grown_hits=100)])
+def test_counters_that_saw_more_than_was_sent_are_told_with_their_ratio_and_not_judged(counters):
+    found, doubts = judge_sums("g", "r", completions((0, 0), (64, 64)), counters, HITS, QUERIES)
+    assert judged(found) == {"total": ((64,), True, ""), "queries": ((400,), None, NOT_JUDGED)}
+    (doubt,) = doubts
+    assert "others use this server" in doubt.text and "400 tokens where 200 are due (×2.00)" in doubt.text
+
+
+@pytest.mark.parametrize(("num_queries", "num_hits"), [(0, 0), (100, 32), (200, 250)])
+def test_lookups_that_are_missing_and_finds_beyond_lookups_are_nobody_else_s_doing(num_queries, num_hits):
+    counters = CacheCounters(None, None, grown_queries=num_queries, grown_hits=num_hits)
+    found, doubts = judge_sums("g", "r", completions((0, 0), (64, 64)), counters, HITS, QUERIES)
+    assert [one.name for one in found if one.agrees is False] == (["counted"] if num_queries == 200 else ["counted", "queries"])
+    assert [doubt.kind for doubt in doubts] == ["apart"]
 
 
 def test_counters_that_saw_less_than_was_sent_miss_their_prediction():

@@ -62,6 +62,19 @@ class SaltEachRequest(Gateway):
             body["cache_salt"] = secrets.token_hex(8)
 
 
+class Slow(Gateway):
+    """Each prompt takes so long for each of its tokens, and all after the first `num_quick` requests `stall_s` more."""
+
+    def __init__(self, token_s: float = 0.0, num_quick: int = 0, stall_s: float = 0.0) -> None:
+        self._token_s, self._stall_s, self._numbers, self._num_quick = token_s, stall_s, itertools.count(1), num_quick
+
+    def refuse(self, path: str, body: dict[str, Any]) -> Response | None:
+        if path == COMPLETIONS:
+            num_tokens = len(body["prompt"]) if isinstance(body["prompt"], list) else body["prompt"].count(" ") + 1
+            time.sleep(self._token_s * num_tokens + self._stall_s * (next(self._numbers) > self._num_quick))
+        return None
+
+
 class SaltWhatHasNone(Gateway):
     """Requests without a salt get one each; those that bring one keep it."""
 
@@ -108,14 +121,14 @@ class PrependCounter(Gateway):
 
 
 class PrependClock(Gateway):
-    """The second of the day stands in front of prompts of ids: repeats at once find, later ones do not. `shows_ids` as above."""
+    """A clock of `tick_s` stands in front of prompts of ids: repeats at once find, later ones do not. `shows_ids` as above."""
 
-    def __init__(self, shows_ids: bool = True) -> None:
-        self._shows_ids = shows_ids
+    def __init__(self, shows_ids: bool = True, tick_s: float = 1.0) -> None:
+        self._shows_ids, self._tick_s = shows_ids, tick_s
 
     def change_request(self, path: str, body: dict[str, Any]) -> None:
         if path == COMPLETIONS and isinstance(body["prompt"], list):
-            body["prompt"] = [1, 2, int(time.time()) % 20_000, *body["prompt"]]
+            body["prompt"] = [1, 2, int(time.time() / self._tick_s) % 20_000, *body["prompt"]]
 
     def change_reply(self, path: str, body: dict[str, Any]) -> None:
         if not self._shows_ids:
@@ -144,6 +157,78 @@ class ClockInChat(Gateway):
     def change_reply(self, path: str, body: dict[str, Any]) -> None:
         if not self._shows_ids:
             hide_ids(body)
+
+
+class SystemMessage(Gateway):
+    """The same long system message in front of each chat and each text; prompts of ids are refused, and no ids are told."""
+
+    hidden = ("/metrics", "/version", "/tokenize")
+    TEXT = "You are a careful assistant of people who sail small boats. " * 12
+
+    def change_request(self, path: str, body: dict[str, Any]) -> None:
+        if path == CHATS:
+            body["messages"] = [{"role": "system", "content": self.TEXT}, *body["messages"]]
+        elif path == COMPLETIONS:
+            body["prompt"] = self.TEXT + body["prompt"]
+
+    def change_reply(self, path: str, body: dict[str, Any]) -> None:
+        hide_ids(body)
+        for one in body.get("data", ()) if path == "/v1/models" else ():
+            one["owned_by"] = "somebody"
+
+    def refuse(self, path: str, body: dict[str, Any]) -> Response | None:
+        if isinstance(body.get("prompt"), list):
+            return JSONResponse({"error": {"message": "prompt must be a string"}}, 400)
+        return None
+
+
+class SlowClockInChat(Gateway):
+    """Each chat begins with the date and the minute."""
+
+    def change_request(self, path: str, body: dict[str, Any]) -> None:
+        if path == CHATS:
+            now = time.strftime("It is %Y-%m-%d %H:%M.")
+            body["messages"] = [{"role": "system", "content": now}, *body["messages"]]
+
+
+class KeepMetrics(Gateway):
+    """/metrics is read anew only every `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._kept, self._kept_s = seconds, "", 0.0
+
+    def change_text(self, path: str, text: str) -> str:
+        if path == "/metrics" and time.monotonic() - self._kept_s > self._seconds:
+            self._kept, self._kept_s = text, time.monotonic()
+        return self._kept if path == "/metrics" else text
+
+
+class BusyAtTimes(Gateway):
+    """One computed request in `every` is turned away with a 503, and asked to come again at once."""
+
+    def __init__(self, every: int) -> None:
+        self._every, self._numbers = every, itertools.count(1)
+
+    def refuse(self, path: str, body: dict[str, Any]) -> Response | None:
+        if path in (COMPLETIONS, CHATS) and next(self._numbers) % self._every == 0:
+            return JSONResponse({"error": {"message": "busy"}}, 503, {"Retry-After": "0"})
+        return None
+
+
+class MissOnce(Gateway):
+    """One request of each salt, of each text and of each chat gets a salt of its own: the second with each."""
+
+    def __init__(self) -> None:
+        self._num_seen: dict[str, int] = {}
+
+    def change_request(self, path: str, body: dict[str, Any]) -> None:
+        prompt = body.get("prompt")
+        if path not in (COMPLETIONS, CHATS) or (isinstance(prompt, list) and "cache_salt" not in body):
+            return
+        key = json.dumps([prompt, body.get("messages"), body.get("cache_salt")])
+        self._num_seen[key] = self._num_seen.get(key, 0) + 1
+        if self._num_seen[key] == 2:
+            body["cache_salt"] = secrets.token_hex(8)
 
 
 class RoundRobin(Gateway):

@@ -57,7 +57,7 @@ def labcli(*arguments: str) -> Ended:
     return Ended(done.returncode, output, done.stderr)
 
 
-def probe(url: str, max_seconds: int = 180) -> Ended:
+def probe(url: str, max_seconds: int = 90) -> Ended:
     """`labcli probe`; a busy CPU needs more than the minute it takes by default."""
     return labcli("probe", url, "--max-seconds", str(max_seconds))
 
@@ -69,8 +69,13 @@ def run_lab_04(url: str, *arguments: str) -> Ended:
 
 def told_of_lab(ended: Ended) -> str:
     """What a person can quote of a lab: its server, the predictions met, what was found in all."""
-    judged = [one for one in ended.output["measurements"] if one["predicted"] is not None]
-    found = {one["row"]: one["samples"][0] for one in reversed(judged) if one["name"] in ("total", "counted")}
+    judged = [one for one in ended.output.get("measurements", ()) if one["predicted"] is not None]
+    if not judged:
+        return ended.errors
+    found: dict[str, int] = {}
+    for one in judged:
+        if one["name"] in ("total", "counted"):
+            found.setdefault(one["row"], one["samples"][0])
     sums = "; ".join(f"{row}: {tokens:,}" for row, tokens in found.items() if tokens)
     return (
         f"{judged[0]['group']}: lab 04 met {len(judged) - len(ended.missed)} of {len(judged)} predictions from a "
@@ -80,6 +85,8 @@ def told_of_lab(ended: Ended) -> str:
 
 def told_of_probe(ended: Ended) -> str:
     """The same of a probe: its faults, and what its repeats found."""
+    if not ended.output:
+        return ended.errors
     sent, rate = ended.output["sent"], ended.output["own_rate"]
     left_out = f", left out for time: {', '.join(sent['left_out'])}" if sent["left_out"] else ""
     return (

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from labs.probe import asker, side_series
+from labs.probe import asker, patience, side_series
 from tests.labs.targets.fake_server import FakeServer
 from tests.servers.broken_server import broken
 from tests.servers.illnesses import AT_THE_DOOR, HARMLESS, OF_COMPLETIONS, OF_ONE_WITNESS, OF_STREAMS, late, now_and_then
@@ -24,6 +24,7 @@ def no_pauses(monkeypatch):
     """None of these servers has a clock in front, or counts late."""
     monkeypatch.setattr(side_series, "MIN_PAUSE_S", 0.0)
     monkeypatch.setattr(asker, "SETTLE_S", 0.02)
+    monkeypatch.setattr(patience, "MAX_RETRY_S", 0.0)
 
 
 def probed(url: str, *arguments: str, max_seconds: str = "20", key: str = "") -> Ended:

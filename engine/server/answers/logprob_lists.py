@@ -1,4 +1,7 @@
-"""Log-probabilities as the OpenAI API writes them: one form for completions, another for chats, a third for prompts."""
+"""Log-probabilities as the OpenAI API writes them: one form for completions, another for chats, a third for prompts.
+
+by_id  names each token "token_id:5" instead of by its text, which several may share (vLLM's return_tokens_as_token_ids)
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,29 @@ if TYPE_CHECKING:
 _LEAST = -9999.0  # in the place of minus infinity, which JSON has no word for
 
 
-def completion_logprobs(text: TextTokenizer, logprobs: Sequence[TokenLogprobs], num_top: int, offset: int = 0) -> dict[str, Any]:
+def completion_logprobs(
+    text: TextTokenizer, logprobs: Sequence[TokenLogprobs], num_top: int, offset: int = 0, *, by_id: bool = False
+) -> dict[str, Any]:
     """Of a completion's tokens; `offset` is the number of characters before the first of them."""
-    tokens = [text.decode([one.token_id]) for one in logprobs]
+    tokens = [_name(text, one.token_id, by_id) for one in logprobs]
     offsets = []
     for token in tokens:
         offsets.append(offset)
-        offset += len(token)
+        offset += len(token)  # of its name: so does vLLM
     return {
         "text_offset": offsets,
         "token_logprobs": [max(one.logprob, _LEAST) for one in logprobs],
         "tokens": tokens,
-        "top_logprobs": [_top(text, one, num_top) for one in logprobs],
+        "top_logprobs": [_top(text, one, num_top, by_id) for one in logprobs],
     }
 
 
-def chat_logprobs(text: TextTokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> dict[str, Any]:
+def chat_logprobs(text: TextTokenizer, logprobs: Sequence[TokenLogprobs], num_top: int, *, by_id: bool = False) -> dict[str, Any]:
     """Of a chat's tokens."""
     content = []
     for one in logprobs:
-        top = [_chat_entry(text, token_id, logprob) for token_id, logprob in one.top[:num_top]]
-        content.append({**_chat_entry(text, one.token_id, one.logprob), "top_logprobs": top})
+        top = [_chat_entry(text, token_id, logprob, by_id) for token_id, logprob in one.top[:num_top]]
+        content.append({**_chat_entry(text, one.token_id, one.logprob, by_id), "top_logprobs": top})
     return {"content": content}
 
 
@@ -51,15 +56,19 @@ def prompt_logprobs(text: TextTokenizer, logprobs: Sequence[TokenLogprobs | None
     return entries
 
 
-def _top(text: TextTokenizer, one: TokenLogprobs, num_top: int) -> dict[str, float]:
+def _top(text: TextTokenizer, one: TokenLogprobs, num_top: int, by_id: bool) -> dict[str, float]:
     # The chosen token is always among them.
     candidates = [(one.token_id, one.logprob), *one.top[:num_top]]
-    return {text.decode([token_id]): max(logprob, _LEAST) for token_id, logprob in candidates}
+    return {_name(text, token_id, by_id): max(logprob, _LEAST) for token_id, logprob in candidates}
 
 
-def _chat_entry(text: TextTokenizer, token_id: int, logprob: float) -> dict[str, Any]:
-    token = text.decode([token_id])
-    return {"token": token, "logprob": max(logprob, _LEAST), "bytes": list(token.encode("utf-8"))}
+def _chat_entry(text: TextTokenizer, token_id: int, logprob: float, by_id: bool) -> dict[str, Any]:
+    written = list(text.decode([token_id]).encode("utf-8"))
+    return {"token": _name(text, token_id, by_id), "logprob": max(logprob, _LEAST), "bytes": written}
+
+
+def _name(text: TextTokenizer, token_id: int, by_id: bool) -> str:
+    return f"token_id:{token_id}" if by_id else text.decode([token_id])
 
 
 def _prompt_entry(text: TextTokenizer, token_id: int, logprob: float, rank: int | None) -> dict[str, Any]:

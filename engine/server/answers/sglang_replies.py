@@ -79,7 +79,7 @@ class SGLangReplies:
         del usage["completion_tokens_details"]
         return {**_head(job, kind), "choices": [], "usage": usage}
 
-    def native(self, job: Job, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    def native(self, job: Job, outputs: Sequence[RequestOutput]) -> dict[str, Any] | list[dict[str, Any]]:
         """The whole answer to SGLang's own /generate: the cached tokens are always told."""
         (output,), (request,) = outputs, job.requests
         metrics, now_s = output.metrics, time.time()
@@ -112,7 +112,8 @@ class SGLangReplies:
             "request_finished_ts": end_s + offset_s,
             "response_sent_to_client_ts": now_s,
         }
-        return {"text": output.text or "", "output_ids": output.output_token_ids, "meta_info": meta_info}
+        reply = {"text": output.text or "", "output_ids": output.output_token_ids, "meta_info": meta_info}
+        return [reply] if job.is_list else reply
 
     def _delta(
         self, job: Job, piece: Piece, *, role: str | None = None, content: str | None = None,

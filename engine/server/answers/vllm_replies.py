@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 from engine.llm_engine import LLMEngine
 from engine.request_output import RequestOutput
+from engine.runner import TokenLogprobs
 from engine.server.answers.ending import Ending, ending_of
 from engine.server.answers.logprob_lists import chat_logprobs, completion_logprobs, prompt_logprobs
 from engine.server.answers.piece import Piece
@@ -45,14 +46,11 @@ class VLLMReplies:
         """One chunk of a streamed completion; none while there is nothing to tell."""
         if not _tells(job, piece):
             return []
-        logprobs = None
-        if job.num_logprobs is not None:
-            logprobs = completion_logprobs(self._text, piece.logprobs, job.num_logprobs, piece.text_offset)
         finish_reason, stop_reason = _reasons(piece.ending)
         choice = {
             "index": piece.index,
             "text": piece.text,
-            "logprobs": logprobs,
+            "logprobs": self._completion_logprobs(job, piece.logprobs, piece.text_offset),
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
             "prompt_token_ids": piece.output.prompt_token_ids if job.return_token_ids and piece.is_first else None,
@@ -76,7 +74,7 @@ class VLLMReplies:
             "routed_experts": None,
         }
         if job.num_logprobs is not None:
-            choice["logprobs"] = chat_logprobs(self._text, output.logprobs or [], job.num_logprobs)
+            choice["logprobs"] = chat_logprobs(self._text, output.logprobs or [], job.num_logprobs, by_id=job.names_tokens_by_id)
         details = self._details(output, created=True)
         return {
             **_head(job, "chat.completion"),
@@ -107,7 +105,7 @@ class VLLMReplies:
             return chunks
         choice: dict[str, Any] = {"index": 0, "delta": {"content": piece.text}, "logprobs": None, "finish_reason": None}
         if job.num_logprobs is not None:
-            choice["logprobs"] = chat_logprobs(self._text, piece.logprobs, job.num_logprobs)
+            choice["logprobs"] = chat_logprobs(self._text, piece.logprobs, job.num_logprobs, by_id=job.names_tokens_by_id)
         if piece.ending is not None:
             choice["finish_reason"], choice["stop_reason"] = _reasons(piece.ending)
         choice["token_ids"] = list(piece.token_ids) if job.return_token_ids else None
@@ -125,13 +123,10 @@ class VLLMReplies:
 
     def _choice(self, job: Job, index: int, output: RequestOutput) -> dict[str, Any]:
         finish_reason, stop_reason = _reasons(ending_of(output, job.requests[index].sampling_params, self._text))
-        logprobs = None
-        if job.num_logprobs is not None:
-            logprobs = completion_logprobs(self._text, output.logprobs or [], job.num_logprobs)
         return {
             "index": index,
             "text": output.text or "",
-            "logprobs": logprobs,
+            "logprobs": self._completion_logprobs(job, output.logprobs or []),
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
             "token_ids": output.output_token_ids if job.return_token_ids else None,
@@ -139,6 +134,11 @@ class VLLMReplies:
             "prompt_token_ids": output.prompt_token_ids if job.return_token_ids else None,
             "routed_experts": None,
         }
+
+    def _completion_logprobs(self, job: Job, logprobs: Sequence[TokenLogprobs], offset: int = 0) -> dict[str, Any] | None:
+        if job.num_logprobs is None:
+            return None
+        return completion_logprobs(self._text, logprobs, job.num_logprobs, offset, by_id=job.names_tokens_by_id)
 
     def _chunk(self, job: Job, kind: str, choice: dict[str, Any], piece: Piece) -> dict[str, Any]:
         chunk = {**_head(job, kind), "choices": [choice]}

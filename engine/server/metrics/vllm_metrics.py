@@ -12,6 +12,9 @@ When each counts, as there:
 Two things differ, where vLLM tells less than happened. An aborted request counts in request_success{abort}: vLLM forgets those
 whose client has gone. A preemption counts in its step: vLLM counts it with that request's next token.
 
+The series of drafts are there beside a drafter alone, as there, and stay zero: this engine has what a drafter does to the
+prefix cache, and drafts nothing.
+
 Always zero, as on a vLLM without what they are about: external_prefix_cache_*, the sources external_kv_transfer, host, p2p,
 disk and external_unspecified, num_requests_waiting_by_reason{deferred}, the reasons error and repetition.
 Left out: estimated_flops and bytes, mm_cache_*, engine_sleep_state, python_*, process_* and http_* series.
@@ -69,6 +72,9 @@ class VLLMMetrics:
         token_buckets = _request_tokens(engine.max_model_len)
         self._open_state()
         self._open_tokens()
+        if engine.config.use_eagle:
+            for what in ("drafts", "draft_tokens", "accepted_tokens"):
+                self._maker.counter(f"vllm:spec_decode_num_{what}", "Of a speculative drafter; it drafts nothing here.")
         self._open_requests(token_buckets)
         self._open_times(token_buckets)
         info = SeriesMaker(self._registry, cache_config_labels(engine))

@@ -6,6 +6,7 @@ are those of the checkpoint's tokenizer without special tokens added, as everywh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Sequence
 
@@ -77,13 +78,13 @@ class Intake:
         refuse_unsupported(fields)
         if fields.get("stream"):
             raise Refusal("stream is true; accepted: false here, or a stream of /v1/completions", param="stream")
-        sampling = fields.get("sampling_params")
-        refuse_unsupported(sampling if isinstance(sampling, dict) else {})
         asked = read_fields(NativeBody, fields)
-        params = asked.sampling_params or NativeSampling()
         if (asked.text is None) == (asked.input_ids is None):
             raise Refusal("text and input_ids; accepted: one of them")
-        prompts = self.read_prompts(asked.text if asked.input_ids is None else asked.input_ids)
+        prompt = asked.text if asked.input_ids is None else asked.input_ids
+        prompts = self.read_prompts(prompt)
+        is_list = prompt is not prompts[0] and not isinstance(prompt, str)
+        params = _native_sampling(asked.sampling_params, is_list)
         if len(prompts) > 1:
             raise Refusal(f"{len(prompts)} prompts; accepted: one here, or a list of them in /v1/completions")
         common = GenerationBody.model_construct(
@@ -92,7 +93,8 @@ class Intake:
             cache_salt=asked.cache_salt, extra_key=asked.extra_key,
         )  # fmt: skip
         max_tokens = _DEFAULT_NATIVE_MAX_TOKENS if params.max_new_tokens is None else params.max_new_tokens
-        return self._job(common, self._rules.model_name(None), prompts, max_tokens, None, "native", "max_new_tokens")
+        job = self._job(common, self._rules.model_name(None), prompts, max_tokens, None, "native", "max_new_tokens")
+        return replace(job, is_list=is_list)
 
     def read_prompts(self, value: Any) -> list[list[int]]:
         """Token ids of each prompt: of a text, ids, or a list of either. Raises Refusal."""
@@ -137,6 +139,8 @@ class Intake:
             raise Refusal("Stream options can only be defined when `stream=True`.", param="stream_options")
         if asked.prompt_logprobs is not None and is_streaming:
             raise Refusal("`prompt_logprobs` are not available when `stream=True`.", param="prompt_logprobs")
+        if asked.return_tokens_as_token_ids and not self._rules.can_name_tokens_by_id:
+            raise not_supported("return_tokens_as_token_ids", "a request without it")
         number = f"{self._random.getrandbits(128):032x}"
         salts = self._rules.salts(asked.cache_salt, asked.extra_key, len(prompts))
         self._rules.check_priority(asked.priority or 0)
@@ -154,6 +158,7 @@ class Intake:
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.continuous_usage_stats),
             return_token_ids=bool(asked.return_token_ids),
+            names_tokens_by_id=bool(asked.return_tokens_as_token_ids),
             num_logprobs=num_logprobs,
         )
 
@@ -187,6 +192,19 @@ class Intake:
         except RequestRefused as error:
             raise Refusal(str(error)) from None
         return request
+
+
+def _native_sampling(value: Any, is_list: bool) -> NativeSampling:
+    """Of a list of one prompt also a list of one. Raises Refusal."""
+    if isinstance(value, list) and is_list and len(value) == 1:
+        value = value[0]
+    if value is None:
+        return NativeSampling()
+    if not isinstance(value, dict):
+        message = "sampling_params: Input should be an object, or a list of one beside a list of one prompt"
+        raise invalid(message, param="sampling_params")
+    refuse_unsupported(value)
+    return read_fields(NativeSampling, value)
 
 
 def _is_id(value: Any) -> bool:

@@ -20,6 +20,8 @@ class Job:
     include_usage: bool = False  # a last chunk with the counts
     continuous_usage: bool = False  # the counts in each chunk
     return_token_ids: bool = False
+    is_list: bool = False  # SGLang's /generate: asked for with a list of one prompt, answered with a list of one reply
+    names_tokens_by_id: bool = False  # in log-probabilities: "token_id:5" instead of the token's text
     num_logprobs: int | None = None  # candidates with each token; None: no log-probabilities
     created_s: int = field(default_factory=lambda: int(time.time()))
     arrived_s: float = field(default_factory=time.monotonic)  # for the time limit

@@ -10,30 +10,32 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from engine.server.options import ServerOptions
+from engine.server.requests.body_room import BodyShare
 from engine.server.requests.refusal import Refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
 
-async def read_body(request: Request, options: ServerOptions) -> bytes:
-    """The whole body. Raises Refusal: 413 when it is too big, 408 when it comes too slowly."""
+async def read_body(request: Request, options: ServerOptions, share: BodyShare) -> bytes:
+    """The whole body. Raises Refusal: 413 when it is too big, 408 when it comes too slowly, 503 when `share` may not grow."""
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > options.max_body_bytes:
         raise _too_big(options)
     try:
         async with asyncio.timeout(options.body_timeout_s):
-            return await _read(request, options)
+            return await _read(request, options, share)
     except TimeoutError:
         raise Refusal(f"the body did not arrive within {options.body_timeout_s:g} s", status=408) from None
 
 
-async def _read(request: Request, options: ServerOptions) -> bytes:
+async def _read(request: Request, options: ServerOptions, share: BodyShare) -> bytes:
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > options.max_body_bytes:
             raise _too_big(options)
+        share.grow(size)
         chunks.append(chunk)
     return b"".join(chunks)
 

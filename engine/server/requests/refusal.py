@@ -5,7 +5,8 @@
     404  no such model                                  504  it took too long
     413  the body is too big        408  the body took too long
 
-No prompt, salt, key or token id of the client is ever part of a message.
+No prompt, salt or key is ever part of a message. One token id may be: an id that is none of the vocabulary is named, as the
+real servers do.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ class GenerationBody(BaseModel):
     stream_options: StreamOptions | None = None
     prompt_logprobs: _Int | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None  # vLLM's
     priority: _Int | None = None
     cache_salt: Any = None
     extra_key: Any = None  # SGLang's second namespace
@@ -85,7 +86,7 @@ class NativeBody(BaseModel):
 
     text: Any = None
     input_ids: Any = None
-    sampling_params: NativeSampling | None = None
+    sampling_params: Any = None
     priority: _Int | None = None
     cache_salt: Any = None
     extra_key: Any = None
@@ -122,4 +123,6 @@ def read_fields(kind: type[Body], fields: dict[str, Any]) -> Body:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "body"
-        raise invalid(f"{name}: {first['msg']}", param=name) from None
+        # Pydantic names the class it wanted, which says nothing to a client.
+        message = "Input should be an object" if first["type"].startswith("model_") else first["msg"]
+        raise invalid(f"{name}: {message}", param=name) from None

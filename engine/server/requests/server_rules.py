@@ -20,6 +20,7 @@ class ServerRules:
     """The limits of one engine behind one kind of server."""
 
     part_separator: str  # between the text parts of one chat message
+    can_name_tokens_by_id: bool  # whether there is a field return_tokens_as_token_ids
 
     def __init__(self, options: ServerOptions, engine: LLMEngine) -> None:
         self.options = options

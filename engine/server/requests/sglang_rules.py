@@ -20,6 +20,7 @@ class SGLangRules(ServerRules):
     """Sources: its replies to bad requests (tests/golden/servers), srt/managers/tokenizer_manager.py of SGLang 0.5.23."""
 
     part_separator = " "
+    can_name_tokens_by_id = False
 
     def model_name(self, asked: str | None) -> str:
         return asked or _ANY_MODEL  # whatever it is

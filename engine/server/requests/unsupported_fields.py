@@ -34,7 +34,7 @@ _ONLY_WITHOUT = (
     "echo", "suffix", "logit_bias", "tools", "functions", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
     "guided_grammar", "json_schema", "regex", "ebnf", "structural_tag", "stop_regex", "use_beam_search", "allowed_token_ids",
     "bad_words", "include_stop_str_in_output", "no_stop_trim", "prompt_embeds", "input_embeds", "logits_processors",
-    "custom_logit_processor", "logprob_token_ids", "return_tokens_as_token_ids", "thinking_token_budget", "repetition_detection",
+    "custom_logit_processor", "logprob_token_ids", "thinking_token_budget", "repetition_detection",
     "kv_transfer_params", "ec_transfer_params", "lora_path", "session_params", "image_data", "video_data", "audio_data", "audio",
     "return_hidden_states", "return_logprob", "return_routed_experts", "watermarking", "watermark", "chat_template",
     "chat_template_kwargs", "continue_final_message", "documents",

@@ -15,6 +15,7 @@ class VLLMRules(ServerRules):
     """Sources: its replies to bad requests (tests/golden/servers), v1/engine and entrypoints of vLLM 0.32.0."""
 
     part_separator = "\n"
+    can_name_tokens_by_id = True
 
     def model_name(self, asked: str | None) -> str:
         served = self.options.model_name

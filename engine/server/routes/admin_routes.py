@@ -13,7 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from engine.server.answers.event_stream import disconnected
 from engine.server.requests.json_body import invalid
+from engine.server.routes.generation_routes import GONE
 from engine.server.routes.parts import ServerParts
 from engine.server.server_info import VLLM_VERSION, model_info, models_body, server_info
 
@@ -47,7 +49,10 @@ class AdminRoutes:
             if parts.options.reset_endpoint:
                 routes.append(Route("/reset_prefix_cache", self.reset_prefix_cache, methods=["POST"]))
         else:
-            routes.append(Route("/flush_cache", self.flush_cache, methods=["GET", "POST"]))
+            flush = Route("/flush_cache", self.flush_cache, methods=["GET", "POST"])
+            assert flush.methods is not None
+            flush.methods.discard("HEAD")  # comes with GET; who only looks flushes nothing
+            routes.append(flush)
             routes += [Route(path, self.server_info) for path in ("/server_info", "/get_server_info")]
             routes += [Route(path, self.model_info) for path in ("/model_info", "/get_model_info")]
         return routes
@@ -78,14 +83,19 @@ class AdminRoutes:
         return JSONResponse({"success": await asyncio.wrap_future(self._parts.loop.reset(reset_running))})
 
     async def flush_cache(self, request: Request) -> Response:
-        timeout_s = _seconds(request)
+        timeout_s = min(_seconds(request), self._parts.options.request_timeout_s)
         if self._is_flushing:
             return Response(_FLUSH_UNDER_WAY, 400)
         self._is_flushing = True
+        flushing = asyncio.ensure_future(self._flush(timeout_s))
+        watcher = asyncio.ensure_future(disconnected(request.receive))
         try:
-            return await self._flush(timeout_s)
+            await asyncio.wait({flushing, watcher}, return_when=asyncio.FIRST_COMPLETED)
+            return flushing.result() if flushing.done() else Response(status_code=GONE)
         finally:
             self._is_flushing = False
+            flushing.cancel()
+            watcher.cancel()
 
     async def _flush(self, timeout_s: float) -> Response:
         deadline_s = time.monotonic() + timeout_s

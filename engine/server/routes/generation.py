@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from engine.model.tokenizer import TextTokenizer
 
-WholeReply = Callable[[Job, Sequence[RequestOutput]], dict[str, Any]]
+WholeReply = Callable[[Job, Sequence[RequestOutput]], Any]
 Chunks = Callable[[Job, Piece], list[dict[str, Any]]]
 UsageChunk = Callable[[Job, Sequence[RequestOutput], RequestOutput], dict[str, Any]]
 
@@ -47,7 +47,7 @@ class Generation:
         self._text = text
         self._on_rejected = on_rejected
 
-    async def whole(self, job: Job, reply: WholeReply, receive: Receive) -> dict[str, Any] | None:
+    async def whole(self, job: Job, reply: WholeReply, receive: Receive) -> Any:
         """The reply to a job; None when its client did not wait for it. Raises Refusal."""
         tickets = self._submit(job)
         work = asyncio.ensure_future(self._outputs(job, tickets))

@@ -10,6 +10,7 @@ from engine.server.answers.vllm_replies import VLLMReplies
 from engine.server.engine_loop import EngineLoop
 from engine.server.options import ServerOptions
 from engine.server.requests.body_reader import BodyReader
+from engine.server.requests.body_room import BodyRoom
 from engine.server.requests.intake import Intake
 from engine.server.requests.json_body import check_content_type, read_body
 from engine.server.requests.refusal import Refusal
@@ -40,6 +41,7 @@ class ServerParts:
     intake: Intake
     generation: Generation
     reader: BodyReader
+    room: BodyRoom
 
     @property
     def is_vllm(self) -> bool:
@@ -49,7 +51,8 @@ class ServerParts:
         """A body, read here and parsed on the reader's thread. Raises Refusal."""
         if not any_type:
             check_content_type(request)
-        return await self.reader.read(await read_body(request, self.options), parse)
+        with self.room.held() as share:
+            return await self.reader.read(await read_body(request, self.options, share), parse)
 
 
 def connect_parts(loop: EngineLoop, options: ServerOptions, text: TextTokenizer, metrics: ServerMetrics | None) -> ServerParts:
@@ -70,6 +73,7 @@ def connect_parts(loop: EngineLoop, options: ServerOptions, text: TextTokenizer,
         intake=Intake(loop.engine, rules, text),
         generation=Generation(loop, options, rules, text, on_rejected),
         reader=BodyReader(),
+        room=BodyRoom(options.max_held_bytes),
     )
 
 

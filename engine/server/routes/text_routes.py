@@ -14,6 +14,9 @@ from engine.server.requests.request_body import DetokenizeBody, TokenizeBody, re
 from engine.server.requests.unsupported_fields import refuse_unsupported
 from engine.server.routes.parts import ServerParts
 
+# Of the tokenizers in use the longest token is 128 characters, of spaces. A longer text never fits, and is not worth its time.
+_MAX_CHARACTERS_PER_TOKEN = 128
+
 
 class TextRoutes:
     """Text to ids and back, without the engine."""
@@ -47,9 +50,9 @@ class TextRoutes:
         if asked.messages is not None:
             token_ids = parts.intake.read_chat(asked.messages, asked.add_generation_prompt is not False)
         elif isinstance(asked.prompt, str):
-            token_ids = parts.text.encode(asked.prompt)
+            token_ids = self._ids_of(asked.prompt)
         elif isinstance(asked.prompt, list) and not parts.is_vllm and all(isinstance(one, str) for one in asked.prompt):
-            several = [parts.text.encode(one) for one in asked.prompt]
+            several = [self._ids_of(one) for one in asked.prompt]
             return {"tokens": several, "count": [len(one) for one in several], "max_model_len": max_model_len}
         else:
             raise invalid("prompt: Input should be a valid string", param="prompt")
@@ -57,6 +60,12 @@ class TextRoutes:
             return {"tokens": token_ids, "count": len(token_ids), "max_model_len": max_model_len}
         strings = [parts.text.decode([one]) for one in token_ids] if asked.return_token_strs else None
         return {"count": len(token_ids), "max_model_len": max_model_len, "tokens": token_ids, "token_strs": strings}
+
+    def _ids_of(self, text: str) -> list[int]:
+        most = self._parts.rules.max_model_len * _MAX_CHARACTERS_PER_TOKEN
+        if len(text) > most:
+            raise Refusal(f"a text of {len(text):,} characters; accepted: up to {most:,}, more never fit", param="prompt")
+        return self._parts.text.encode(text)
 
     def _detokenized(self, body: bytes) -> dict[str, Any]:
         parts = self._parts

@@ -121,9 +121,11 @@ def salts(seen: Observations) -> Verdict | None:
         finding = "A cache_salt separates nothing: a request with one finds what was sent without it."
         next_step = "Do not rely on it for isolation: does a gateway drop the field, or the server's version not know it?"
         return Verdict("salts", FAULT, STRONG, finding, evidence, next_step)
-    if not own[1].cached:
+    if not any(one.cached for one in own[1:]):
         finding = "Requests with one and the same cache_salt do not find each other."
-        return Verdict(
-            "salts", FAULT, STRONG, finding, evidence, "Does a gateway replace the salt by one of its own for each request?"
-        )
+        if len(own) < 3:
+            finding = f"{finding} It was tried only once."
+            return Verdict("salts", CANNOT_TELL, WEAK, finding, evidence, "Ask again with more time.")
+        next_step = "Does a gateway replace the salt by one of its own for each request?"
+        return Verdict("salts", FAULT, STRONG, finding, evidence, next_step)
     return Verdict("salts", FINE, STRONG, "A cache_salt separates: the same salt finds, no other does.", evidence)

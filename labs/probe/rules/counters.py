@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from labs.probe.flags import flag
 from labs.probe.observation import Observations
-from labs.probe.own_rate import OwnRate
-from labs.probe.verdict import EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
+from labs.probe.rules.words import numbers
+from labs.probe.verdict import CANNOT_TELL, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
+from labs.targets.prefix_counters import CounterReading
+from labs.theory import hit_rate
 
 FAR = 0.15  # rates that differ by more mislead whoever takes one for the other
-SLACK = 0.05  # of the probe's tokens: retries, and requests that are still being counted
-MIN_SLACK = 64  # tokens
+NEAR = 0.02  # a gauge that is rounded, or leaves the last token out
+MIN_BEFORE = 4_000  # tokens looked up before the probe: with fewer a lifetime rate is nearly the probe's own
 
 
 def counters(seen: Observations) -> Verdict | None:
@@ -19,6 +21,7 @@ def counters(seen: Observations) -> Verdict | None:
     if not (last.is_known and seen.first_reading.is_known) or None in lengths or seen.failures:
         return None
     own, counted_own = sum(lengths), sum(one.cached or 0 for one in seen.sent)
+    growth = growth.without_checks(own)
     if seen.is_jumping:
         return None  # several replicas answer in turn: their rule tells it
     if not growth.is_known or seen.num_falls:
@@ -30,40 +33,65 @@ def counters(seen: Observations) -> Verdict | None:
         f"looked up meanwhile: {growth.queries:,} tokens, of this probe's own {own:,}",
         f"found: {growth.hits:,}, own {counted_own:,}",
     )
-    slack = max(MIN_SLACK, SLACK * own)
-    if growth.queries < own - slack and growth.queries:
-        finding = "The counters saw only a part of this probe's requests: another replica answered the rest."
-        return Verdict("counters", EXPECTED, STRONG, finding, evidence, "Read each replica's counters and add them up.")
-    lifetime = f"since the server started: {last.hits:,} of {last.queries:,} tokens"
-    if growth.queries > own + slack:
+    if not growth.queries and not seen.hitting_repeats:
+        return None  # nothing is looked up where caching is off: its rule tells it
+    if seen.is_counted_in_part:
+        finding = (
+            "The counters show only a part of this probe's requests: /metrics is kept for a while somewhere, or another replica "
+            "answered the rest."
+        )
+        next_step = "Read /metrics at each replica itself, without a gateway between; several are added up."
+        state = EXPECTED if growth.queries else CANNOT_TELL
+        return Verdict("counters", state, WEAK, finding, evidence, next_step)
+    if seen.is_shared:
         finding = "Others send requests too: counters over the same time mix their traffic with this probe's."
         next_step = (
             f"For a rate of your own traffic use usage, or a quiet server; for the whole server {flag('counters', seen.facts)}."
         )
-        return Verdict("counters", EXPECTED, STRONG, finding, (*evidence, lifetime), next_step)
-    rate = OwnRate.of(seen).value
-    if last.queries > 2 * own and rate is not None and abs(last.hits / last.queries - rate) > FAR:
-        finding = (
-            f"The lifetime rate ({last.hits / last.queries:.1%}) is not this moment's: this probe's repeats found {rate:.1%}."
-        )
+        return Verdict("counters", EXPECTED, STRONG, finding, (*evidence, _lifetime(last)), next_step)
+    if seen.late_s is not None:
+        finding = "The counters are late: they showed this probe's requests only some moments after the last reply."
+        evidence = (*evidence, f"all were counted when read again {seen.late_s:,.1f} s later")
         return Verdict(
-            "counters",
-            EXPECTED,
-            STRONG,
-            finding,
-            (*evidence, lifetime),
-            f"Use growth, never totals: {flag('counters', seen.facts)}.",
+            "counters", EXPECTED, STRONG, finding, evidence, "Read them a few seconds after the traffic you ask about."
         )
-    return Verdict("counters", FINE, STRONG, "The counters grow by what this probe sent.", evidence)
+    return _lifetime_rate(seen, growth, evidence) or Verdict(
+        "counters", FINE, STRONG, "The counters grow by what this probe sent.", evidence
+    )
+
+
+def _lifetime(last: CounterReading) -> str:
+    return f"since the server started: {last.hits:,} of {last.queries:,} tokens"
+
+
+def _lifetime_rate(seen: Observations, growth: CounterReading, evidence: tuple[str, ...]) -> Verdict | None:
+    """Told where the rate since the start is far from the one over the probe's own time, both over all requests."""
+    last = seen.last_reading
+    if seen.first_reading.queries < MIN_BEFORE or not growth.queries:
+        return None
+    lifetime, now = hit_rate(last.hits, last.queries), hit_rate(growth.hits, growth.queries)
+    if abs(lifetime - now) <= FAR:
+        return None
+    finding = f"The lifetime rate ({lifetime:.1%}) is not this moment's: while the probe ran it was {now:.1%}."
+    next_step = f"Use growth, never totals: {flag('counters', seen.facts)}."
+    return Verdict("counters", EXPECTED, STRONG, finding, (*evidence, _lifetime(last)), next_step)
 
 
 def gauge(seen: Observations) -> Verdict | None:
-    """Whether SGLang's cache_hit_rate is read as a rate: it is the latest batch's, and 0 after any new prompt."""
-    rate = OwnRate.of(seen).value
-    if seen.gauge is None or rate is None or abs(seen.gauge - rate) <= FAR:
+    """Whether SGLang's cache_hit_rate is the latest batch's rate, as it is meant, and how far that is from a rate over time."""
+    known = [one for one in seen.sent if one.length]
+    if seen.gauge is None or not known or known[-1].cached is None:
+        return None
+    latest = known[-1]
+    evidence = (f"this probe's latest request: {numbers([latest.cached])} of {latest.length:,} cached",)
+    if abs(seen.gauge - hit_rate(latest.cached, latest.length)) <= NEAR:
+        finding = f"The gauge sglang:cache_hit_rate says {seen.gauge:.1%}, the latest batch's rate as it should: none over time."
+        return Verdict("gauge", FINE, STRONG, finding, evidence)
+    growth = seen.last_reading.growth_since(seen.first_reading)
+    if not growth.is_known or not growth.queries or abs(seen.gauge - hit_rate(growth.hits, growth.queries)) <= FAR:
         return None
     finding = (
-        f"The gauge sglang:cache_hit_rate says {seen.gauge:.1%}: that is the latest batch alone, this probe's "
-        f"repeats found {rate:.1%}."
+        f"The gauge sglang:cache_hit_rate says {seen.gauge:.1%}: that is the latest batch alone, while the probe ran "
+        f"{hit_rate(growth.hits, growth.queries):.1%} were found."
     )
-    return Verdict("gauge", EXPECTED, WEAK, finding, (), f"Leave the gauge; use {flag('counters', seen.facts)}.")
+    return Verdict("gauge", EXPECTED, WEAK, finding, evidence, f"Leave the gauge; use {flag('counters', seen.facts)}.")

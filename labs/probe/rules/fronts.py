@@ -6,11 +6,13 @@ from itertools import pairwise
 from typing import Sequence
 
 from labs.probe.observation import CHAT, KEPT, OF_REPEATS, SHARED, TEXT, TIMING, Observations, Sent
-from labs.probe.rules.words import numbers
+from labs.probe.rules.words import control, numbers
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 from labs.theory import common_prefix
 
 COMPLETIONS = (*OF_REPEATS, SHARED, TIMING, KEPT, TEXT)
+LONG_PAUSE_S = 60.0  # after which a clock of minutes would have shown
+DAY = "a date belongs at the end, or to the day at most"
 MOVE = "Find what writes there (gateway, chat template, system prompt) and move what varies behind the stable text"
 
 
@@ -21,6 +23,11 @@ def front(seen: Observations) -> Verdict | None:
         return Verdict("front", FAULT, CERTAIN, f"What stands in front of a prompt changes from request to request: {change}.",
                        _front_evidence(seen), f"{MOVE}.")  # fmt: skip
     extra, texts = front_tokens(seen), seen.of(TEXT)
+    if _is_running(seen, TEXT):
+        finding = (
+            f"Something writes {seen.clocks[TEXT].kind} in front of each text: each minute all that follows is computed again."
+        )
+        return Verdict("front", FAULT, _sure_of(seen, TEXT), finding, _front_evidence(seen), f"{MOVE}.")
     if extra and not seen.hitting_repeats and seen.known_repeats and seen.is_looked_up is not False:
         finding = (
             f"Something puts {extra:,} tokens in front of each prompt, and equal prompts never find each other: what "
@@ -40,18 +47,25 @@ def front(seen: Observations) -> Verdict | None:
             "Texts that are sent again find nothing, though token ids that are sent again do: something changes the "
             "text on its way."
         )
-        return Verdict("front", FAULT, STRONG, finding, _front_evidence(seen), f"{MOVE}.")
+        return _at_least_twice(texts, "front", finding, _front_evidence(seen), f"{MOVE}.")
+    sure, unless = _unless_slow_clock(seen, TEXT if texts else CHAT)
+    if seen.standing_front and not extra:
+        finding = f"About {seen.standing_front:,} tokens stand in front of every prompt and are always found{unless}."
+        evidence = (*_front_evidence(seen), control(seen.new_prompts))
+        return Verdict("front", EXPECTED, sure, finding, evidence, "Know that they are there when you compare lengths.")
     if extra:
         finding = (
             f"Something puts {extra:,} tokens in front of each prompt, the same each time: they count as found, and "
-            "shift nothing."
+            f"shift nothing{unless}."
         )
         return Verdict(
-            "front", EXPECTED, STRONG, finding, _front_evidence(seen), "Know that they are there when you compare lengths."
+            "front", EXPECTED, sure, finding, _front_evidence(seen), "Know that they are there when you compare lengths."
         )
     if not _front_evidence(seen):
         return None
-    return Verdict("front", FINE, STRONG, "Prompts reach the model as they were sent.", _front_evidence(seen))
+    if _has_no_front(seen):
+        return Verdict("front", FINE, STRONG, "Prompts reach the model as they were sent.", _front_evidence(seen))
+    return Verdict("front", FINE, sure, f"Equal prompts reach the model equal{unless}.", _front_evidence(seen))
 
 
 def chat(seen: Observations) -> Verdict | None:
@@ -65,27 +79,71 @@ def chat(seen: Observations) -> Verdict | None:
     evidence = (f"{pause}: {numbers(one.length for one in sent)} tokens, {numbers(one.cached for one in sent)} cached",)
     if change is not None:
         finding = f"The chat template, or something before it, writes what changes: {change}."
-        return Verdict("chat", FAULT, CERTAIN, finding, evidence, f"{MOVE}; a date belongs at the end, or to the day at most.")
-    found, explanation = sent[-1].cached, seen.explanation
-    if found is None or explanation is None or sent[-1].length is None or not seen.is_steady:
+        return Verdict("chat", FAULT, CERTAIN, finding, evidence, f"{MOVE}; {DAY}.")
+    if _is_running(seen, CHAT):
+        finding = (
+            f"The chat template, or something before it, writes {seen.clocks[CHAT].kind} in front of the message: each minute all "
+            "that follows is computed again."
+        )
+        return Verdict("chat", FAULT, _sure_of(seen, CHAT), finding, evidence, f"{MOVE}; {DAY}.")
+    later, explanation = sent[1:], seen.explanation
+    if explanation is None or not seen.is_steady or any(one.cached is None or one.length is None for one in later):
         sure = "is the same each time" if _compares(sent) else "could not be compared"
         return Verdict(
             "chat", FINE if _compares(sent) else CANNOT_TELL, WEAK, f"A chat message {sure} as the model sees it.", evidence
         )
     if seen.is_kept is False:
         return _forgotten("chat", evidence)
-    possible = explanation.hits(sent[-1].length, sent[-1].length)
+    found, possible = max(one.cached for one in later), explanation.hits(sent[-1].length, sent[-1].length)
     evidence = (*evidence, f"a repeat of that length can find {possible:,}")
-    if found < possible:
+    if all(seen.falls_short(one) for one in later):
         where = f"between tokens {found:,} and {found + explanation.unit:,}" if found else "in the first unit"
         finding = f"A chat message that is sent again finds {found:,} of {possible:,} tokens: something changes {where}."
-        return Verdict("chat", FAULT, STRONG, finding, evidence, f"{MOVE}; a date belongs at the end, or to the day at most.")
-    return Verdict("chat", FINE, STRONG, "A chat message that is sent again finds all it can.", evidence)
+        return _at_least_twice(sent, "chat", finding, evidence, f"{MOVE}; {DAY}.")
+    sure, unless = _unless_slow_clock(seen, CHAT)
+    if CHAT in seen.clocks and seen.clocks[CHAT].has_date:
+        finding = "Today's date stands in front of a chat message: each midnight all that follows is computed once more."
+        return Verdict("chat", EXPECTED, STRONG, finding, evidence, f"Nothing to repair, if one miss a day is none; {DAY}.")
+    return Verdict("chat", FINE, sure, f"A chat message that is sent again finds all it can{unless}.", evidence)
+
+
+def _at_least_twice(turns: Sequence[Sent], name: str, finding: str, evidence: tuple[str, ...], next_step: str) -> Verdict:
+    """A fault where two repeats fell short; one alone may have met anything."""
+    if len(turns) > 2:
+        return Verdict(name, FAULT, STRONG, finding, evidence, next_step)
+    return Verdict(name, CANNOT_TELL, WEAK, f"{finding} It was sent again only once.", evidence, "Ask again with more time.")
+
+
+def _is_running(seen: Observations, purpose: str) -> bool:
+    """Whether the front that the server showed holds this minute."""
+    return purpose in seen.clocks and seen.clocks[purpose].has_time
+
+
+def _sure_of(seen: Observations, purpose: str) -> str:
+    """A time alone may stand there by chance, as it was when the server started; beside today's date it hardly does."""
+    return STRONG if seen.clocks[purpose].has_date else WEAK
+
+
+def _unless_slow_clock(seen: Observations, purpose: str) -> tuple[str, str]:
+    """How sure it is that no clock stands in front, and the words for what would not have been seen."""
+    sent = seen.of(purpose)
+    pause_s = sent[-1].at_s - sent[0].at_s if sent else 0.0
+    if purpose in seen.clocks or pause_s >= LONG_PAUSE_S:
+        return STRONG, ""
+    return WEAK, f"; seen for {pause_s:,.1f} s: a clock of minutes or days would not show"
+
+
+def _has_no_front(seen: Observations) -> bool:
+    """Whether the server counted exactly what was sent, so that there is nothing in front that could change."""
+    exact = {one.usage.prompt_tokens - one.num_ids for one in seen.of(*OF_REPEATS) if one.usage.prompt_tokens and one.num_ids}
+    texts = {one.usage.prompt_tokens for one in seen.of(TEXT)}
+    return exact == {0} and (not texts or seen.tokenized is None or texts == {seen.tokenized})
 
 
 def _kept_line(seen: Observations) -> str:
-    first, *_, last = seen.of(KEPT)
-    return f"a prompt {last.at_s - first.at_s:,.1f} s old: {last.cached or 0:,} of {last.length or 0:,} cached"
+    first, *later = seen.of(KEPT)
+    lines = (f"{one.at_s - first.at_s:,.1f} s old: {one.cached or 0:,} of {one.length or 0:,}" for one in later)
+    return f"a prompt {', '.join(lines)} cached"
 
 
 def _forgotten(name: str, evidence: tuple[str, ...]) -> Verdict:
@@ -146,11 +204,11 @@ def _compares(turns: Sequence[Sent]) -> bool:
 
 
 def _misses(seen: Observations, turns: Sequence[Sent]) -> bool:
-    """Whether the last of these, long enough to find something, found nothing."""
-    explanation = seen.explanation
-    if explanation is None or len(turns) < 2 or turns[-1].cached is None or turns[-1].length is None:
+    """Whether the later ones of these, long enough to find something, all found nothing but what stands in front."""
+    explanation, later = seen.explanation, turns[1:]
+    if explanation is None or not later or any(one.cached is None or one.length is None for one in later):
         return False
-    return turns[-1].cached == 0 and turns[-1].length >= explanation.shortest_hit
+    return max(one.cached for one in later) <= seen.standing_front and later[-1].length >= explanation.shortest_hit
 
 
 def _front_evidence(seen: Observations) -> tuple[str, ...]:

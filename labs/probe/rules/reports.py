@@ -12,20 +12,28 @@ from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRO
 from labs.targets.server_reply import ABSENT, REPORTED, Usage
 
 MAX_SHOWN = 3  # requests quoted as evidence
+MANY_FAILURES, MUCH_FAILURE = 3, 0.1  # requests, and their share, from which on a busy server is one that fails
+BUSY_STEP = "Look at the server's queue: more replicas, or a longer one"
 
 
 def replies(seen: Observations) -> Verdict | None:
-    """Whether requests are answered at all."""
+    """Whether requests are answered at all; one that was turned away and answered a moment later is."""
+    turned = f"turned away as the server was busy: {count(seen.num_turned_away, 'time')}, and sent again a moment later"
     if not seen.failures:
-        return None
+        if not seen.num_turned_away:
+            return None
+        finding = "The server was too busy at times, and answered a moment later."
+        return Verdict("replies", EXPECTED, WEAK, finding, (turned,), f"{BUSY_STEP}, where that happens often.")
     (line, times), = Counter(seen.failures).most_common(1)  # fmt: skip
-    evidence = (f"failed: {len(seen.failures)} of {len(seen.sent) + len(seen.failures)}", f"{count(times, 'time')}: {line}")
-    finding = (
-        f"{count(len(seen.failures), 'request')} of the probe failed: what else is said here rests on those that were answered."
-    )
-    return Verdict(
-        "replies", FAULT, STRONG, finding, evidence, "Look into the log of the server, and of whatever stands before it."
-    )
+    num_failed, num_asked = len(seen.failures), len(seen.sent) + len(seen.failures)
+    evidence = (f"failed: {num_failed} of {num_asked}", f"{count(times, 'time')}: {line}")
+    evidence += (turned,) if seen.num_turned_away else ()
+    finding = f"{count(num_failed, 'request')} of the probe failed: what else is said here rests on those that were answered."
+    is_busy = num_failed == seen.num_busy_failures and not seen.is_given_up
+    if is_busy and (num_failed < MANY_FAILURES or num_failed <= MUCH_FAILURE * num_asked):
+        return Verdict("replies", EXPECTED, WEAK, finding, evidence, f"{BUSY_STEP}; or ask at a quiet moment.")
+    next_step = "Look into the log of the server, and of whatever stands before it."
+    return Verdict("replies", FAULT, STRONG, finding, evidence, f"{BUSY_STEP}." if is_busy else next_step)
 
 
 def usage(seen: Observations) -> Verdict | None:

@@ -6,9 +6,13 @@ witness at most: a busy server has slow and fast moments of its own.
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 
+from labs.probe.budget import TIMED_SHARE
 from labs.probe.observation import TIMING, Observations
+from labs.probe.rules.words import count
 from labs.probe.verdict import CANNOT_TELL, FINE, WEAK, Verdict
 from labs.theory import chance_auc_spread
 
@@ -21,8 +25,24 @@ def timing(seen: Observations) -> Verdict | None:
     evidence = (times_line(seen),)
     if tells_reuse(seen):
         return Verdict("timing", FINE, WEAK, "Repeats are answered sooner than new prompts of the same length.", evidence)
-    reason = "too few were taken" if not _is_enough(seen) else "other work takes most of the time, or nothing is reused"
-    return Verdict("timing", CANNOT_TELL, WEAK, f"Times tell no repeats from new prompts: {reason}.", evidence)
+    if not _is_enough(seen):
+        finding = "Times tell no repeats from new prompts: too few were taken."
+        return Verdict("timing", CANNOT_TELL, WEAK, finding, evidence, _more_time(seen))
+    finding = "Times tell no repeats from new prompts: other work takes most of the time, or nothing is reused."
+    return Verdict("timing", CANNOT_TELL, WEAK, finding, evidence)
+
+
+def _more_time(seen: Observations) -> str:
+    """How many more are needed, and about how long the probe would take with them."""
+    repeats, controls = _sides(seen)
+    enough = next(number for number in itertools.count(1) if chance_auc_spread(number, number) < 0.5)
+    missing = [max(0, enough - len(side)) for side in (repeats, controls)]
+    more_s = sum(number * statistics.median(side) for number, side in zip(missing, (repeats, controls)))
+    seconds = math.ceil((seen.seconds + more_s) / TIMED_SHARE / 10) * 10
+    return (
+        f"{count(enough, 'repeat')} and as many new prompts are enough, {count(sum(missing), 'request')} more: about "
+        f"--max-seconds {seconds}."
+    )
 
 
 def tells_reuse(seen: Observations) -> bool:

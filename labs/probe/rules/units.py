@@ -10,6 +10,7 @@ from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRO
 from labs.theory import drafter_loss
 
 LARGE_UNIT = 256  # tokens: shorter prompts are common
+RESERVE = 8  # tokens under the server's limit that the probe's longest prompts leave
 
 
 def unit(seen: Observations) -> Verdict | None:
@@ -47,17 +48,32 @@ def _without_hits(seen: Observations, evidence: tuple[str, ...]) -> Verdict | No
             return own
         if longest > announced:
             return None  # long enough: something else is wrong
-        finding = f"No prompt of more than a unit ({announced:,} tokens) could be sent; the longest had {longest:,}."
-        return Verdict("unit", CANNOT_TELL, CERTAIN, finding, evidence, "Give the probe more tokens, or time.")
+        finding = f"No prompt of more than a unit ({count(announced, 'token')}) could be sent; the longest had {longest:,}."
+        why, next_step = _bound(seen, announced)
+        return Verdict("unit", CANNOT_TELL, CERTAIN, finding, (*evidence, *why), next_step)
     finding = f"No unit can be told: nothing was found up to {longest:,} tokens. A larger unit would explain that."
     return Verdict(
         "unit", CANNOT_TELL, WEAK, finding, evidence, f"Read the server's own announcement; then {flag('unit', facts)}."
     )
 
 
+def _bound(seen: Observations, unit: int) -> tuple[tuple[str, ...], str]:
+    """What kept prompts from being longer than a unit, as evidence, and what to do about it."""
+    facts, refused = seen.facts, seen.longest_refused
+    if facts.pool_tokens and facts.pool_tokens // 2 <= unit:
+        return (f"the pool holds {count(facts.pool_tokens, 'token')}",), f"{flag('pool', facts)}; or {flag('unit', facts)}."
+    if facts.max_model_len and facts.max_model_len - RESERVE <= unit:
+        return (
+            f"a request may have {count(facts.max_model_len, 'token')}",
+        ), f"A larger --max-model-len; or {flag('unit', facts)}."
+    if refused and refused - 1 <= unit:
+        return (f"refused: a prompt of {count(refused, 'token')}",), f"Let longer prompts through; or {flag('unit', facts)}."
+    return (), "Give the probe more time or requests."
+
+
 def _own_prompts(seen: Observations, found: Explanation, evidence: tuple[str, ...]) -> Verdict | None:
     """Whether prompts of the person's own length can find anything."""
-    length = seen.prompt_tokens
+    length = seen.own_prompt_tokens
     if length is None:
         return None
     possible = found.hits(length, length)

@@ -15,7 +15,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
@@ -75,6 +75,14 @@ def serving(*, pace: float = 0.0, engine: LLMEngine | None = None, **chosen: Any
         thread.join(20)
         sys.setswitchinterval(previous)
         assert not thread.is_alive(), "the server did not end"
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait for something to become true."""
+    end_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.01)
 
 
 if __name__ == "__main__":

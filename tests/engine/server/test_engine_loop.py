@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import contextmanager
 
 import pytest
@@ -150,19 +151,144 @@ async def test_a_step_that_cannot_even_be_planned_ends_all_and_the_loop_goes_on(
         assert (await good.finished()).finished and loop.is_healthy
 
 
+def die():
+    raise SystemExit  # no step and no command catches this
+
+
 async def test_a_dead_loop_says_so_and_leaves_nobody_waiting():
-    with running() as loop:
-        loop.notes.observe_step = None  # an observer that breaks is a fault of ours, and must not go unseen
+    with running(pace=1.0) as loop:
         start(loop)
-        (ticket,) = loop.submit([make(loop)])
+        (ticket,) = loop.submit([make(loop, max_tokens=4000)], is_streaming=True)
+        await ticket.next()
+        loop._commands.put(die)
+        asked = loop.reset()  # after what ends it: never carried out, and answered all the same
         with pytest.raises(Refusal) as refusal:
-            await ticket.finished()
+            await asyncio.wait_for(ticket.finished(), 10)
         assert refusal.value.status == 503
+        assert await asyncio.wait_for(asyncio.wrap_future(asked), 10) is False
         loop._thread.join(5)
-        assert not loop.is_healthy
+        assert not loop.is_healthy and loop.died_of == "SystemExit"
         with pytest.raises(Refusal):
             loop.submit([make(loop)])
         assert await asyncio.wrap_future(loop.reset()) is False
+
+
+@pytest.mark.parametrize("ask", ["submit", "reset"])
+async def test_who_comes_while_the_loop_dies_is_not_left_waiting(ask):
+    with running() as loop:
+
+        def die_now(*_):
+            """The thread ends between the look at its health and the entry for whoever comes."""
+            loop._commands.put(die)
+            loop._thread.join(0.2)
+            return True
+
+        class Calls(set):
+            def add(self, call):
+                die_now()
+                super().add(call)
+
+        loop._has_room = die_now
+        loop._calls = Calls()
+        start(loop)
+        request = make(loop)
+        if ask == "reset":
+            assert await asyncio.wait_for(asyncio.wrap_future(loop.reset()), 5) is False
+        else:
+            with pytest.raises(Refusal) as refusal:
+                await asyncio.wait_for(loop.submit([request])[0].finished(), 5)
+            assert refusal.value.status == 503
+        assert loop.num_unfinished == 0
+
+
+@pytest.mark.parametrize("name", ["observe_step", "observe_finished"])
+async def test_an_observer_that_fails_ends_nothing_and_is_told_of_once(name, caplog):
+    with running() as loop:
+        setattr(loop.notes, name, None)
+        start(loop)
+        for _ in range(3):
+            (ticket,) = loop.submit([make(loop)])
+            assert (await asyncio.wait_for(ticket.finished(), 10)).finish_reason is FinishReason.LENGTH
+        assert loop.is_healthy and loop.num_unfinished == 0
+    assert [record.getMessage() for record in caplog.records] == ["what follows the engine failed: TypeError"]
+
+
+async def test_a_reset_that_nobody_waits_for_any_more_ends_nothing():
+    with running(pace=20.0) as loop:
+        start(loop)
+        (ticket,) = loop.submit([make(loop, max_tokens=3)], is_streaming=True)
+        await ticket.next()
+        asked = loop.reset(reset_running_requests=True)
+        assert asked.cancel()  # while a step runs
+        assert (await asyncio.wait_for(ticket.finished(), 10)).finish_reason is FinishReason.LENGTH
+        assert loop.is_healthy
+
+
+async def test_a_command_that_fails_fails_alone():
+    with running() as loop:
+        start(loop)
+        loop.engine.scheduler.reset_prefix_cache = None
+        assert await asyncio.wait_for(asyncio.wrap_future(loop.reset()), 10) is False
+        loop.engine.add_request, add = None, loop.engine.add_request
+        (ticket,) = loop.submit([make(loop)])
+        with pytest.raises(Refusal) as refusal:
+            await asyncio.wait_for(ticket.finished(), 10)
+        assert refusal.value.status == 500
+        loop.engine.add_request = add
+        (ticket,) = loop.submit([make(loop)])
+        assert (await ticket.finished()).finished and loop.is_healthy
+
+
+async def ask_again_and_again(loop, number, times):
+    """A client that asks anew as soon as it has its answer; how often it was turned away."""
+    num_refused = 0
+    for turn in range(times):
+        try:
+            (ticket,) = loop.submit([make(loop, [number, turn] * 100, max_tokens=6)])
+        except QueueFull:
+            num_refused += 1
+        else:
+            await ticket.finished()
+    return num_refused
+
+
+@pytest.mark.parametrize("budget", [4096, 300])
+async def test_no_more_clients_than_seats_and_places_to_wait_are_never_turned_away(budget):
+    with running(max_waiting=2, max_num_seqs=8, max_num_batched_tokens=budget, num_gpu_blocks=400) as loop:
+        start(loop)
+        refused = await asyncio.gather(*(ask_again_and_again(loop, number, 12) for number in range(10)))
+    assert refused == [0] * 10
+
+
+async def test_all_at_once_on_an_idle_engine_find_its_free_seats():
+    with running(max_waiting=2, max_num_seqs=8) as loop:
+        may_step, step = threading.Event(), loop.engine.step
+        loop.engine.step = lambda: may_step.wait(10) and step()
+        start(loop)
+        tickets = loop.submit([make(loop)])
+        while not loop.engine.has_unfinished_requests:
+            await asyncio.sleep(0.001)  # the engine's thread has it, and no step has looked at it
+        for number in range(9):
+            tickets += loop.submit([make(loop, [number, 5])])
+        with pytest.raises(QueueFull):
+            loop.submit([make(loop)])
+        may_step.set()
+        for ticket in tickets:
+            await ticket.finished()
+
+
+async def test_a_client_that_leaves_makes_room_where_blocks_are_short():
+    with running(pace=50.0, max_waiting=1, num_gpu_blocks=9) as loop:
+        start(loop)
+        (first,) = loop.submit([make(loop, range(100), max_tokens=20)], is_streaming=True)
+        await first.next()
+        (second,) = loop.submit([make(loop, range(1, 101), max_tokens=20)])
+        await asyncio.sleep(0.15)
+        with pytest.raises(QueueFull):
+            loop.submit([make(loop)])
+        loop.abort([second])
+        await second.finished()
+        assert loop.submit([make(loop)])
 
 
 async def test_more_prompts_than_could_ever_wait_are_no_matter_of_coming_back_later():

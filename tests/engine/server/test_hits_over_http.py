@@ -12,7 +12,7 @@ from tests.broken_rules import name_blocks_without_their_parents
 from tests.engine.server.served import served
 
 SERVERS = [
-    ("vllm", {"block_size": 16}, 16),
+    ("vllm", {}, 16),
     ("vllm", {"block_size": 32}, 32),
     ("sglang", {}, 1),
     ("sglang", {"page_size": 16}, 16),
@@ -37,33 +37,30 @@ def counter(client, name, **labels):
 
 
 @pytest.mark.parametrize("flavor, fields, unit", SERVERS)
-def test_a_repeat_hits_as_the_law_says(flavor, fields, unit):
-    with served(flavor=flavor, **fields) as url, httpx.Client(base_url=url) as client:
-        for start, length in enumerate(LENGTHS, 1):
-            assert [cached(client, prompt(length, start)) for _ in range(2)] == [0, repeat(length, unit)]
+def test_a_repeat_hits_as_the_law_says(client_of, flavor, fields, unit):
+    client = client_of(flavor=flavor, **fields)
+    for start, length in enumerate(LENGTHS, 1):
+        assert [cached(client, prompt(length, start)) for _ in range(2)] == [0, repeat(length, unit)]
 
 
 @pytest.mark.parametrize("flavor, fields, unit", SERVERS)
-def test_salts_are_worlds_of_their_own(flavor, fields, unit):
-    hits = repeat(200, unit)
-    with served(flavor=flavor, **fields) as url, httpx.Client(base_url=url) as client:
-        found = [
-            cached(client, prompt(200), **({"cache_salt": salt} if salt else {})) for salt in ("a", "a", "b", None, "b", None)
-        ]
+def test_salts_are_worlds_of_their_own(client_of, flavor, fields, unit):
+    hits, client = repeat(200, unit), client_of(flavor=flavor, **fields)
+    found = [cached(client, prompt(200), **({"cache_salt": salt} if salt else {})) for salt in ("a", "a", "b", None, "b", None)]
     assert found == [0, hits, 0, 0, hits, hits]
 
 
-def test_sglangs_salt_and_extra_key_do_not_run_together():
-    with served(flavor="sglang") as url, httpx.Client(base_url=url) as client:
-        names = [
-            {"cache_salt": "ab"},
-            {"extra_key": "ab"},
-            {"cache_salt": "a", "extra_key": "b"},
-            {"cache_salt": '\0["ab", null]'},
-        ]
-        assert [cached(client, prompt(60), **name) for name in names] == [0, 0, 0, 0]
-        assert [cached(client, prompt(60), **name) for name in names] == [59] * 4
-        assert cached(client, prompt(60), cache_salt="") == 0 and cached(client, prompt(60)) == 59
+def test_sglangs_salt_and_extra_key_do_not_run_together(client_of):
+    client, ids = client_of(flavor="sglang"), prompt(60, 20)
+    names = [
+        {"cache_salt": "ab"},
+        {"extra_key": "ab"},
+        {"cache_salt": "a", "extra_key": "b"},
+        {"cache_salt": '\0["ab", null]'},
+    ]
+    assert [cached(client, ids, **name) for name in names] == [0, 0, 0, 0]
+    assert [cached(client, ids, **name) for name in names] == [59] * 4
+    assert cached(client, ids, cache_salt="") == 0 and cached(client, ids) == 59
 
 
 def test_a_drafter_costs_one_unit():
@@ -84,26 +81,25 @@ def test_without_the_cache_report_the_details_are_null_and_not_zero():
                 assert usage["prompt_tokens_details"] is None
 
 
-def test_of_several_prompts_vllm_tells_the_last_ones_hits_and_sglang_the_sum():
-    prompts = [prompt(100, 1), prompt(200, 2)]
+def test_of_several_prompts_vllm_tells_the_last_ones_hits_and_sglang_the_sum(client_of):
+    prompts = [prompt(100, 21), prompt(200, 22)]
     for flavor, told in (("vllm", repeat(200, 16)), ("sglang", repeat(100, 1) + repeat(200, 1))):
-        with served(flavor=flavor) as url, httpx.Client(base_url=url) as client:
-            assert cached(client, prompts) == 0
-            assert cached(client, prompts) == told
+        client = client_of(flavor=flavor)
+        assert [cached(client, prompts) for _ in range(2)] == [0, told]
 
 
-def test_prompt_logprobs_read_nothing_from_the_cache():
-    with served() as url, httpx.Client(base_url=url) as client:
-        assert [cached(client, prompt(200)) for _ in range(2)] == [0, 192]
-        assert cached(client, prompt(200), prompt_logprobs=1) == 0
+def test_prompt_logprobs_read_nothing_from_the_cache(client_of):
+    client, ids = client_of(flavor="vllm"), prompt(200, 23)
+    assert [cached(client, ids) for _ in range(2)] == [0, 192]
+    assert cached(client, ids, prompt_logprobs=1) == 0
 
 
-def test_a_reset_forgets():
+def test_a_reset_forgets(client_of):
     for flavor, path in (("vllm", "/reset_prefix_cache"), ("sglang", "/flush_cache")):
-        with served(flavor=flavor) as url, httpx.Client(base_url=url) as client:
-            assert [cached(client, prompt(200)) for _ in range(2)][1] > 0
-            assert client.post(path).status_code == 200
-            assert cached(client, prompt(200)) == 0
+        client, ids = client_of(flavor=flavor), prompt(200, 24)
+        assert [cached(client, ids) for _ in range(2)][1] > 0
+        assert client.post(path).status_code == 200
+        assert cached(client, ids) == 0
 
 
 def test_the_counters_are_the_sums_of_the_usages():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.server.requests.body_room import BodyRoom
+from engine.server.requests.refusal import Refusal
 from tests.engine.server.served import served, serving
 
 IDS = list(range(300, 340))
@@ -16,9 +19,8 @@ CHAT = [{"role": "user", "content": "Say hello."}]
 
 
 @pytest.fixture(scope="module", params=["vllm", "sglang"])
-def client(request):
-    with served(flavor=request.param) as url, httpx.Client(base_url=url, timeout=20) as client:
-        yield client
+def client(client_of, request):
+    return client_of(flavor=request.param)
 
 
 def message_of(reply):
@@ -167,9 +169,75 @@ def test_log_probabilities_come_with_each_token(client):
     assert chat(client, top_logprobs=2).status_code == 400
 
 
-def test_prompt_log_probabilities_name_the_tokens_of_the_prompt():
-    with served() as url:
-        found = httpx.post(f"{url}/v1/completions", json={"prompt": IDS, "prompt_logprobs": 1, "max_tokens": 1}).json()
+def test_vllms_log_probabilities_name_tokens_by_their_ids_if_asked(client_of):
+    client = client_of(flavor="vllm")
+    fields = {"ignore_eos": True, "return_tokens_as_token_ids": True}
+    choice = complete(client, logprobs=2, return_token_ids=True, **fields).json()["choices"][0]
+    names = [f"token_id:{one}" for one in choice["token_ids"]]
+    told = choice["logprobs"]
+    assert told["tokens"] == names and [next(iter(top)) for top in told["top_logprobs"]] == names
+    assert all(name.startswith("token_id:") for top in told["top_logprobs"] for name in top)
+    assert told["text_offset"] == [0, len(names[0])]
+    events = complete(client, logprobs=2, stream=True, **fields).text.splitlines()
+    streamed = [json.loads(event[6:])["choices"][0]["logprobs"]["tokens"] for event in events if event.startswith("data: {")]
+    assert sum(streamed, []) == names
+    content = chat(client, logprobs=True, top_logprobs=2, **fields).json()["choices"][0]["logprobs"]["content"]
+    assert all(one["token"].startswith("token_id:") for entry in content for one in (entry, *entry["top_logprobs"]))
+    assert all(bytes(entry["bytes"]) for entry in content)  # of the text all the same
+    refused = complete(client_of(flavor="sglang"), return_tokens_as_token_ids=True)
+    assert "return_tokens_as_token_ids is not supported" in message_of(refused)
+
+
+def test_sglangs_own_requests_may_be_a_list_of_one(client_of):
+    client = client_of(flavor="sglang")
+
+    def ask(**fields):
+        return client.post("/generate", json={"sampling_params": {"max_new_tokens": 2, "temperature": 0}, **fields})
+
+    single = ask(input_ids=IDS).json()["output_ids"]
+    for fields in ({"input_ids": [IDS]}, {"input_ids": [IDS], "sampling_params": [{"max_new_tokens": 2, "temperature": 0}]}):
+        assert [one["output_ids"] for one in ask(**fields).json()] == [single]
+    assert len(ask(text=["hello"]).json()) == 1 and "text" in ask(text="hello").json()
+    for fields in ({"sampling_params": [{}]}, {"sampling_params": 5}, {"input_ids": [IDS], "sampling_params": [{}, {}]}):
+        reply = ask(**{"input_ids": IDS, **fields})
+        assert reply.status_code == 400 and message_of(reply).startswith("sampling_params: Input should be an object")
+    assert "n is not supported" in message_of(ask(input_ids=[IDS], sampling_params=[{"n": 2}]))
+
+
+def test_no_refusal_names_a_class_of_this_program(client):
+    for reply in (complete(client, stream=True, stream_options=5), complete(client, stream=True, stream_options=[1])):
+        assert (reply.status_code, message_of(reply)) == (400, "stream_options: Input should be an object")
+
+
+def test_a_text_that_can_never_fit_is_not_tokenized(client):
+    reply = client.post("/tokenize", json={"prompt": "a" * 1_100_000})
+    assert reply.status_code == 400 and "1,100,000 characters; accepted: up to 1,048,576" in message_of(reply)
+    assert client.post("/tokenize", json={"prompt": "a" * 10_000}).json()["count"] == 10_000
+
+
+def test_bodies_that_fill_the_room_for_them_are_refused_and_give_it_back():
+    with served(max_held_bytes=100_000) as url, httpx.Client(base_url=url, timeout=20) as client:
+        for _ in range(3):
+            assert client.post("/tokenize", json={"prompt": "a" * 150_000}).status_code == 200
+            reply = client.post("/tokenize", json={"prompt": "a" * 250_000})
+            assert (reply.status_code, reply.headers["retry-after"]) == (503, "1") and "other requests" in message_of(reply)
+
+
+def test_of_many_long_bodies_at_once_some_are_refused_and_short_ones_never():
+    room = BodyRoom(max_bytes=200_000)
+    with room.held() as one, room.held() as other, room.held() as short:
+        one.grow(100_000), one.grow(250_000)
+        with pytest.raises(Refusal) as refusal:
+            other.grow(150_000)
+        assert refusal.value.status == 503
+        short.grow(60_000), other.grow(60_000)
+    with room.held() as other:
+        other.grow(150_000)
+    assert room.num_held == 0
+
+
+def test_prompt_log_probabilities_name_the_tokens_of_the_prompt(client_of):
+    found = complete(client_of(flavor="vllm"), prompt_logprobs=1, max_tokens=1).json()
     entries = found["choices"][0]["prompt_logprobs"]
     assert entries[0] is None and len(entries) == len(IDS)
     assert entries[1][str(IDS[1])]["rank"] is None  # outside the top: unknown, not nought
@@ -182,8 +250,6 @@ def test_limits_of_the_body():
         assert (
             httpx.post(f"{url}/v1/completions", content=chunks, headers={"content-type": "application/json"}).status_code == 413
         )
-        import socket
-
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as slow:
             slow.sendall(

@@ -7,8 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -17,18 +16,10 @@ import pytest
 from engine.errors import ConfigError
 from engine.server.options import ServerOptions
 from engine.server.run_server import bind
-from tests.engine.server.served import served, serving
+from tests.engine.server.served import served, serving, until
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG = {"prompt": [1, 2, 3], "max_tokens": 8000, "ignore_eos": True}
-
-
-def until(condition, seconds=10):
-    """Wait for something to become true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def connection(url):
@@ -59,7 +50,7 @@ def test_a_client_that_leaves_frees_its_blocks(stream, prompt):
 def test_a_client_that_stops_reading_holds_up_nobody():
     with serving() as running:
         client = connection(running.url)
-        send(client, {**LONG, "stream": True, "logprobs": 20})
+        send(client, {**LONG, "max_tokens": 4000, "stream": True, "logprobs": 20})
         until(lambda: running.loop.num_unfinished == 0, 60)
         assert httpx.post(f"{running.url}/v1/completions", json={"prompt": [5], "max_tokens": 1}).status_code == 200
         client.close()
@@ -113,6 +104,39 @@ def test_a_flush_waits_for_running_requests_as_long_as_it_was_told_to():
         assert client.post("/flush_cache", params={"timeout": 15}).status_code == 200
 
 
+def test_a_flush_ends_when_its_client_leaves():
+    with serving(flavor="sglang", pace=20.0) as running, httpx.Client(base_url=running.url, timeout=20) as client:
+        other, gone = connection(running.url), connection(running.url)
+        send(other, LONG)
+        until(lambda: running.loop.num_unfinished == 1)
+        send(gone, {}, "/flush_cache?timeout=100000")
+        until(lambda: "in progress" in client.post("/flush_cache").text)
+        gone.close()
+        until(lambda: client.post("/flush_cache").text == "Flush cache failed.\n")
+        other.close()
+
+
+def test_a_flush_waits_no_longer_than_a_request_may_take():
+    def never_idle():
+        answer = Future()
+        answer.set_result(False)
+        return answer
+
+    with serving(flavor="sglang", request_timeout_s=0.2) as running:
+        running.loop.flush = never_idle
+        reply = httpx.post(f"{running.url}/flush_cache", params={"timeout": 100_000}, timeout=20)
+        assert (reply.status_code, reply.text) == (400, "Timed out waiting for idle state.")
+
+
+def test_looking_at_the_flush_flushes_nothing():
+    with serving(flavor="sglang") as running, httpx.Client(base_url=running.url) as client:
+        asks = [client.post("/v1/completions", json={"prompt": [1, 2, 3], "max_tokens": 1}) for _ in range(2)]
+        reply = client.head("/flush_cache")
+        assert (reply.status_code, client.head("/health").status_code) == (405, 200)
+        asks.append(client.post("/v1/completions", json={"prompt": [1, 2, 3], "max_tokens": 1}))
+    assert [ask.json()["usage"]["prompt_tokens_details"]["cached_tokens"] for ask in asks] == [0, 2, 2]
+
+
 def test_vllms_reset_says_no_in_the_body():
     with serving(pace=20.0) as running, httpx.Client(base_url=running.url, timeout=20) as client:
         other = connection(running.url)
@@ -128,13 +152,13 @@ def test_vllms_reset_says_no_in_the_body():
 
 
 def test_the_end_lets_requests_finish_and_tells_the_others():
-    with serving(pace=20.0, drain_s=2.0) as running:
+    with serving(pace=20.0, drain_s=2.5) as running:
         answers = {}
 
         def ask(name, **fields):
             answers[name] = httpx.post(f"{running.url}/v1/completions", json={**LONG, **fields}, timeout=20)
 
-        asked = [("short", {"max_tokens": 60}), ("long", {}), ("stream", {"stream": True})]
+        asked = [("short", {"max_tokens": 100}), ("long", {}), ("stream", {"stream": True})]
         threads = [threading.Thread(target=ask, args=(name,), kwargs=fields) for name, fields in asked]
         for thread in threads:
             thread.start()
@@ -149,13 +173,45 @@ def test_the_end_lets_requests_finish_and_tells_the_others():
     assert (running.server.num_finished, running.server.num_aborted) == (1, 2)
 
 
-def test_a_server_whose_loop_has_died_is_not_healthy():
-    with serving() as running, httpx.Client(base_url=running.url) as client:
-        running.loop._commands.put(lambda: 1 / 0)
-        until(lambda: not running.loop.is_healthy)
-        assert client.get("/health").status_code == 503
-        assert client.post("/v1/completions", json={"prompt": [1]}).status_code == 503
-        assert client.post("/reset_prefix_cache").json() == {"success": False}
+def die():
+    raise SystemExit  # no step and no command catches this
+
+
+def test_a_server_whose_engine_has_died_tells_its_clients_and_ends():
+    with serving(pace=20.0) as running, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(httpx.post, f"{running.url}/v1/completions", json=LONG, timeout=20)
+        until(lambda: running.loop.engine.manager.usage > 0)
+        running.loop._commands.put(die)
+        reply = asked.result()
+        assert (reply.status_code, reply.json()["error"]["message"]) == (503, "the engine has stopped")
+        running.thread.join(5)
+        assert not running.thread.is_alive() and running.loop.died_of == "SystemExit"
+
+
+def test_a_second_interrupt_is_told_to_clients_in_their_servers_words():
+    for flavor in ("vllm", "sglang"):
+        with serving(flavor=flavor, pace=1_000.0, drain_s=60.0) as running, ThreadPoolExecutor(2) as pool:
+            whole, stream = (
+                pool.submit(httpx.post, f"{running.url}/v1/completions", json={**LONG, "stream": stream}, timeout=20)
+                for stream in (False, True)
+            )
+            until(lambda: running.loop.num_unfinished == 2)
+            running.server.should_exit = running.server.force_exit = True  # as two signals set them
+            reply, text = whole.result(), stream.result().text
+            running.thread.join(5)
+            assert not running.thread.is_alive()  # though a step that takes seconds is under way
+        error = reply.json()["error"] if flavor == "vllm" else reply.json()
+        assert (reply.status_code, error["message"]) == (503, "the server is shutting down")
+        assert "the server is shutting down" in text and text.endswith("data: [DONE]\n\n")
+
+
+def test_without_a_drain_requests_are_aborted_at_once():
+    with serving(pace=20.0, drain_s=0) as running, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(httpx.post, f"{running.url}/v1/completions", json=LONG, timeout=20)
+        until(lambda: running.loop.engine.manager.usage > 0)
+        running.server.should_exit = True
+        assert asked.result().json()["choices"][0]["finish_reason"] == "abort"
+    assert (running.server.num_finished, running.server.num_aborted) == (0, 1)
 
 
 def test_an_address_that_cannot_be_had_is_one_line():

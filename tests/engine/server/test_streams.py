@@ -109,29 +109,28 @@ def test_token_ids_come_with_the_pieces_and_the_prompts_in_the_first(repeating):
     assert sum((choice["token_ids"] for choice in choices), []) == [*prompt, 256]
 
 
-def test_log_probabilities_of_the_pieces_join_too():
-    with served() as url:
-        whole = whole_of(url, "/v1/completions", logprobs=1, max_tokens=20)[1]["logprobs"]
-        pieces = [event["choices"][0]["logprobs"] for event in events_of(url, "/v1/completions", logprobs=1, max_tokens=20)]
+def test_log_probabilities_of_the_pieces_join_too(client_of):
+    url = client_of(flavor="vllm").base_url
+    whole = whole_of(url, "/v1/completions", logprobs=1, max_tokens=20)[1]["logprobs"]
+    pieces = [event["choices"][0]["logprobs"] for event in events_of(url, "/v1/completions", logprobs=1, max_tokens=20)]
     for name in whole:
         assert sum((piece[name] for piece in pieces), []) == whole[name]
 
 
-def test_several_prompts_stream_side_by_side():
-    with served() as url:
-        prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-        body = {"prompt": prompts, "max_tokens": 12}
-        whole = [choice["text"] for choice in httpx.post(f"{url}/v1/completions", json=body).json()["choices"]]
-        events = events_of(url, "/v1/completions", prompt=prompts, max_tokens=12)
+def test_several_prompts_stream_side_by_side(client_of):
+    client, prompts = client_of(flavor="vllm"), [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    body = {"prompt": prompts, "max_tokens": 12}
+    whole = [choice["text"] for choice in client.post("/v1/completions", json=body).json()["choices"]]
+    events = events_of(client.base_url, "/v1/completions", prompt=prompts, max_tokens=12)
     told = {index: "".join(e["choices"][0]["text"] for e in events if e["choices"][0]["index"] == index) for index in range(3)}
     assert list(told.values()) == whole
 
 
-def test_counts_in_every_chunk_grow_to_the_counts_in_the_last():
+def test_counts_in_every_chunk_grow_to_the_counts_in_the_last(client_of):
     for flavor in ("vllm", "sglang"):
-        with served(flavor=flavor) as url:
-            options = {"include_usage": True, "continuous_usage_stats": True}
-            events = events_of(url, "/v1/chat/completions", max_tokens=9, stream_options=options)
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        url = client_of(flavor=flavor).base_url
+        events = events_of(url, "/v1/chat/completions", max_tokens=9, stream_options=options)
         counts = [event["usage"]["completion_tokens"] for event in events]
         assert counts == sorted(counts) and counts[-1] == 9 and events[-1]["choices"] == []
 

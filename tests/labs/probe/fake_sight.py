@@ -79,6 +79,14 @@ def changed(seen, change, *purposes):
     return seen
 
 
+def asked_once_more(seen, *purposes):
+    """The same with each prompt of these purposes sent once more, as its latest turn was."""
+    for purpose in purposes:
+        for turns in seen.turns_of(purpose):
+            seen.sent.append(replace(turns[-1], turn=turns[-1].turn + 1, at_s=turns[-1].at_s + 3.0))
+    return seen
+
+
 def unreported(one, state=NO_DETAILS):
     """The request as a server without the flag reports it."""
     return replace(one, usage=Usage(None if state == ABSENT else one.length, None, None, state))

@@ -1,12 +1,15 @@
 """The probe against real HTTP: healthy servers of both flavors, and servers and gateways with one fault each."""
 
+import itertools
 import threading
+import time
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from labs.probe import repeat_series, side_series
+from labs.probe import asker, observation, probe_run, repeat_series, side_series
 from labs.probe.budget import ProbeLimits
 from labs.probe.judgement import judge
 from labs.probe.probe_run import ProbeSettings, probe
@@ -23,23 +26,39 @@ pytest.importorskip("uvicorn")
 def quick(monkeypatch):
     """No times, which say nothing on a simulated server; short pauses, and no prompts of thousands of tokens."""
     monkeypatch.setattr(side_series, "NUM_TIMED", 0)
-    monkeypatch.setattr(repeat_series, "LADDER_LENGTHS", (65, 257, 1_025))
+    monkeypatch.setattr(repeat_series, "LADDER_LENGTHS", (65, 257))
     monkeypatch.setattr(side_series, "MIN_PAUSE_S", 0.0)
     monkeypatch.setattr(repeat_series, "LATE_PAUSE_S", 0.0)
+    monkeypatch.setattr(probe_run, "LATE_S", 0.3)
+    monkeypatch.setattr(asker, "SETTLE_S", 0.05)
+    monkeypatch.setattr(repeat_series, "NUM_BURSTS", 1)
+
+
+@pytest.fixture(scope="module")
+def servers():
+    """Servers by what they were started with; they are shared, since no probe asks what another one did."""
+    with ExitStack() as stack:
+        running = {}
+
+        def server(number, fields):
+            key = (number, *sorted(fields.items()))
+            if key not in running:
+                running[key] = stack.enter_context(served(**fields))
+            return running[key]
+
+        yield server
 
 
 @pytest.fixture
-def probed():
+def probed(servers):
     """A probe of a server, behind a gateway if one is given: what was seen, and verdicts by name."""
     with ExitStack() as stack:
 
         def run(gateway=None, num_servers=1, settings=None, **fields):
-            urls = [stack.enter_context(served(**fields)) for _ in range(num_servers)]
+            urls = [servers(number, fields) for number in range(num_servers)]
             url = urls[0] if gateway is None else stack.enter_context(gateways.fronted(*urls, gateway=gateway))
-            limits = SendLimits(timeout_s=5)
-            seen = probe(
-                lambda: ServerClient(ServerAddress.of(url), limits=limits), ProbeSettings(**(settings or {}))
-            )
+            limits = SendLimits(timeout_s=min(5.0, (settings or {}).get("limits", ProbeLimits()).max_seconds))
+            seen = probe(lambda: ServerClient(ServerAddress.of(url), limits=limits), ProbeSettings(**(settings or {})))
             return seen, {one.name: one for one in judge(seen)}
 
         yield run
@@ -53,13 +72,16 @@ def faults(verdicts):
     return {name for name, one in verdicts.items() if one.is_fault}
 
 
+class BareServer(gateways.RefuseStreams):
+    hidden = ("/tokenize",)
+
+
 HEALTHY = {
     "vllm": (None, {}),
     "sglang": (None, {"flavor": "sglang"}),
-    "no tokenizer shown": (gateways.Hide("/tokenize"), {}),
-    "no stream": (gateways.RefuseStreams(), {}),
-    "text only": (gateways.Anonymous(takes_ids=False), {}),
-    "chat only": (gateways.Hide(gateways.COMPLETIONS), {}),
+    "no tokenizer, no stream": (BareServer(), {}),
+    "a system message in front of texts": (gateways.SystemMessage(), {}),
+    "a salt, a text and a chat that miss once": (gateways.MissOnce(), {}),
 }
 
 
@@ -73,19 +95,18 @@ def test_a_healthy_server_has_no_fault(probed, name):
         "block_size", fields.get("page_size", 1 if "flavor" in fields else 16)
     )
     assert not seen.failures and not seen.stopped
+    assert "drafter" not in verdicts
+    if name == "vllm":
+        assert state(verdicts, "aligned") == ("expected", "strong")
 
 
 PLANTED = {
     "caching off": (None, {"enable_prefix_caching": False}, "caching", "certain"),
     "caching off, unannounced": (gateways.HideConfig(), {"enable_prefix_caching": False}, "caching", "strong"),
-    "caching off, anonymous": (gateways.Anonymous(), {"enable_prefix_caching": False}, "caching", "weak"),
     "a salt for each request": (gateways.SaltEachRequest(), {}, "identity", "strong"),
-    "a salt where none is sent": (gateways.SaltWhatHasNone(), {}, "identity", "strong"),
     "the salt is dropped": (gateways.DropSalt(), {}, "salts", "strong"),
-    "the engine's keys leave the salt out": (None, {"leave_out_of_key": "salt"}, "salts", "strong"),
     "the salt is the prompt's hash": (gateways.SaltByContent(), {}, "shared", "strong"),
     "a counter in front": (gateways.PrependCounter(), {}, "front", "certain"),
-    "a counter in front, ids hidden": (gateways.PrependCounter(shows_ids=False), {}, "front", "strong"),
     "a clock in the chat template": (gateways.ClockInChat(), {}, "chat", "certain"),
     "the opening token twice": (gateways.DoubleOpening(), {}, "bos", "certain"),
     "no usage": (gateways.StripUsage(), {}, "usage", "strong"),
@@ -106,10 +127,9 @@ def test_a_planted_fault_is_found(probed, name):
     assert faults(verdicts) - {rule} <= also.get(rule, set()), "nothing else is blamed"
 
 
-@pytest.mark.parametrize("number", [2, 3])
-def test_replicas_without_affinity_are_counted(probed, number):
-    _, verdicts = probed(gateways.RoundRobin(), number)
-    assert state(verdicts, "replicas") == ("fault", "strong") and f"About {number} caches" in verdicts["replicas"].finding
+def test_replicas_without_affinity_are_counted(probed):
+    _, verdicts = probed(gateways.RoundRobin(), 3)
+    assert state(verdicts, "replicas") == ("fault", "strong") and "About 3 caches" in verdicts["replicas"].finding
     assert faults(verdicts) == {"replicas"}
 
 
@@ -119,8 +139,8 @@ def test_replicas_with_affinity_are_expected_to_show_jumping_counters(probed):
 
 
 def test_a_clock_in_front_of_ids_is_told_from_replicas(probed, monkeypatch):
-    monkeypatch.setattr(side_series, "MIN_PAUSE_S", 1.1)
-    _, verdicts = probed(gateways.PrependClock(shows_ids=False))
+    monkeypatch.setattr(side_series, "MIN_PAUSE_S", 0.25)
+    _, verdicts = probed(gateways.PrependClock(shows_ids=False, tick_s=0.2))
     assert state(verdicts, "front") == ("fault", "strong") and "clock" in verdicts["front"].finding
     assert faults(verdicts) == {"front"}
 
@@ -130,11 +150,10 @@ def test_a_large_unit_is_measured_and_own_prompts_are_judged_by_it(probed):
     assert seen.explanation.unit == 1_056
     assert state(verdicts, "unit")[0] == "fault" and faults(verdicts) == {"unit"}
     assert "900-token prompts share less than one unit of 1,056" in verdicts["unit"].finding
-    _, verdicts = probed(prefix_match_unit=1_056)
-    assert state(verdicts, "unit") == ("expected", "strong") and faults(verdicts) == set()
 
 
-def test_a_unit_is_measured_without_an_announcement(probed):
+def test_a_unit_is_measured_without_an_announcement(probed, monkeypatch):
+    monkeypatch.setattr(repeat_series, "LADDER_LENGTHS", (65, 1_025))
     seen, _ = probed(gateways.HideConfig(), prefix_match_unit=528)
     assert (seen.facts.unit_size, seen.explanation.unit) == (None, 528)
 
@@ -142,8 +161,6 @@ def test_a_unit_is_measured_without_an_announcement(probed):
 def test_a_drafters_price_is_told_from_the_last_tokens(probed):
     seen, verdicts = probed(use_eagle=True)
     assert seen.explanation.has_drafter and state(verdicts, "drafter")[0] == "expected" and faults(verdicts) == set()
-    _, verdicts = probed()
-    assert "drafter" not in verdicts and state(verdicts, "aligned") == ("expected", "strong")
 
 
 def test_sglangs_own_interface_tells_where_nothing_else_does(probed):
@@ -153,13 +170,90 @@ def test_sglangs_own_interface_tells_where_nothing_else_does(probed):
 
 
 def test_a_small_pool_is_found_with_stress_alone(probed):
-    _, verdicts = probed(num_gpu_blocks=65)
-    assert "pool" not in verdicts
-    _, verdicts = probed(num_gpu_blocks=65, settings={"stress": True})
+    seen, verdicts = probed(num_gpu_blocks=65, max_model_len=1_024, settings={"stress": True})
     assert state(verdicts, "pool") == ("fault", "strong") and faults(verdicts) == {"pool"}
-    seen, verdicts = probed(num_gpu_blocks=513, settings={"stress": True})
+    assert [rung.cached for rung in seen.rungs] == [0]
+    seen, verdicts = probed(num_gpu_blocks=257, max_model_len=1_024, settings={"stress": True})
     assert state(verdicts, "pool") == ("expected", "strong")
-    assert seen.rungs[-1].tokens_between + 2 * 257 >= 8_192 > seen.rungs[-2].tokens_between
+    assert seen.rungs[-1].tokens_between + 2 * 257 >= 4_096 >= seen.rungs[-2].tokens_between
+
+
+def test_a_pool_smaller_than_a_request_is_found_without_stress(probed):
+    _, verdicts = probed(num_gpu_blocks=20)
+    assert state(verdicts, "pool") == ("fault", "certain") and faults(verdicts) == {"pool"}
+
+
+def test_prompts_longer_than_a_request_may_be_are_told_and_nothing_else(probed):
+    seen, verdicts = probed(settings={"prompt_tokens": 20_000})
+    assert state(verdicts, "length") == ("fault", "certain") and faults(verdicts) == {"length"}
+    assert max(one.length for one in seen.sent) <= 8_192
+
+
+def test_a_clock_of_minutes_is_found_by_what_the_server_shows(probed):
+    seen, verdicts = probed(gateways.SlowClockInChat())
+    assert state(verdicts, "chat") == ("fault", "strong") and faults(verdicts) == {"chat"}
+    assert seen.clocks["chat"].kind == "today's date and the time of day" and not seen.clocks["text"].kind
+
+
+def test_a_pause_is_long_where_time_allows_and_no_ids_are_shown(probed, monkeypatch):
+    for gateway, is_long in ((gateways.ClockInChat(shows_ids=False), True), (gateways.Gateway(), False)):
+        pauses = []
+        monkeypatch.setattr(side_series, "time", SimpleNamespace(sleep=pauses.append, perf_counter=time.perf_counter))
+        probed(gateway, settings={"limits": ProbeLimits(max_seconds=91)})
+        assert (max(pauses) > 30) == is_long
+
+
+@pytest.mark.parametrize(
+    "seconds, expected",
+    [(0.25, {("expected", "strong"), ("fine", "strong")}), (60.0, {("cannot tell", "weak"), ("expected", "weak")})],
+)
+def test_metrics_that_are_kept_for_a_while_blame_no_replica(probed, seconds, expected):
+    _, verdicts = probed(gateways.KeepMetrics(seconds))
+    assert state(verdicts, "counters") in expected and faults(verdicts) == set()
+    assert (
+        "another replica answered the rest" not in verdicts["counters"].finding
+        or "is kept for a while" in verdicts["counters"].finding
+    )
+
+
+def test_requests_that_a_busy_server_turned_away_are_sent_again(probed):
+    seen, verdicts = probed(gateways.BusyAtTimes(every=5))
+    assert seen.num_turned_away > 5 and not seen.failures and seen.explanation.unit == 16
+    assert state(verdicts, "replies") == ("expected", "weak") and faults(verdicts) == set()
+
+
+def test_a_server_that_turns_everybody_away_is_one_line(probed, monkeypatch):
+    with pytest.raises(TargetError, match="503: busy"):
+        probed(gateways.BusyAtTimes(every=1))
+
+
+@pytest.mark.parametrize("gateway", [gateways.Hide(gateways.COMPLETIONS), gateways.Anonymous(takes_ids=False)])
+def test_texts_that_the_server_alone_counts_come_out_as_long_as_meant(probed, gateway):
+    seen, verdicts = probed(gateway, max_model_len=1_500)
+    assert (seen.explanation.unit, seen.failures, faults(verdicts)) == (16, [], set())
+    assert (state(verdicts, "caching")[0], state(verdicts, "replicas")) == ("fine", ("fine", "strong"))
+    assert max(one.length for one in seen.sent if one.purpose != observation.TIMING) < 300, "not four times what was meant"
+    assert all(700 < one.length < 1_400 for one in seen.of(observation.TIMING)), f"about {side_series.TIMED_LENGTH}"
+    assert not seen.longest_refused and not seen.refuses_chat
+
+
+class BurstsOfTraffic(gateways.Gateway):
+    """Between two of the probe's requests others fill a small pool, two times of three."""
+
+    def __init__(self):
+        self._numbers, self._client = itertools.count(1), httpx.Client(verify=False)
+
+    def change_request(self, path, body):
+        number = next(self._numbers)
+        for more in (0, 1) if path == gateways.COMPLETIONS and number % 3 else ():
+            others = {"prompt": [2 * number + more + 300, *[number % 7] * 579], "max_tokens": 1}
+            self._client.post(self.servers[0] + path, json=others)
+
+
+def test_prompts_that_others_push_out_of_a_small_pool_are_no_replicas(probed):
+    _, verdicts = probed(BurstsOfTraffic(), num_gpu_blocks=40, max_model_len=600)
+    assert state(verdicts, "replicas") == ("cannot tell", "weak") and faults(verdicts) <= {"pool"}
+    assert "others push them out" in verdicts["replicas"].finding
 
 
 def test_other_traffic_is_told_and_disturbs_no_verdict(probed):
@@ -192,6 +286,30 @@ def test_a_probe_that_is_cut_short_is_judged(probed):
     seen, verdicts = probed(settings={"limits": ProbeLimits(max_requests=12)})
     assert seen.num_requests <= 12 and seen.stopped == "12 requests were sent" and verdicts["caching"].state == "fine"
     assert faults(verdicts) == set()
+
+
+class SlowAndSilent(gateways.Slow):
+    hidden = ("/metrics",)  # which would tell that caching is off
+
+
+def test_what_takes_too_long_at_a_servers_pace_is_left_out_and_the_rest_is_asked(probed):
+    seen, verdicts = probed(SlowAndSilent(0.005), enable_prefix_caching=False, settings={"limits": ProbeLimits(max_seconds=2)})
+    assert "repeats of ever longer prompts" in seen.left_out and max(one.num_ids or 0 for one in seen.sent) <= 257
+    assert "too few for all questions at this server's pace" in seen.stopped or "2 s passed" in seen.stopped
+    assert not seen.failures and "replies" not in verdicts
+
+
+def test_a_request_that_the_probes_own_end_cuts_is_no_fault_of_the_server(probed):
+    stalled = gateways.Slow(num_quick=15, stall_s=2.1)
+    seen, verdicts = probed(stalled, settings={"limits": ProbeLimits(max_seconds=2)})
+    assert seen.stopped == "2 s passed" and seen.left_out and not seen.failures
+    assert verdicts["caching"].state == "fine" and faults(verdicts) == set()
+
+
+def test_a_request_that_hangs_is_one_though_the_probes_end_comes_first(probed, monkeypatch):
+    monkeypatch.setattr(asker, "PATIENCE_S", 0.5)
+    seen, verdicts = probed(gateways.Slow(num_quick=15, stall_s=3.0), settings={"limits": ProbeLimits(max_seconds=2)})
+    assert seen.failures and state(verdicts, "replies") == ("fault", "strong")
 
 
 def test_tokens_are_limited_too(probed):

@@ -1,17 +1,31 @@
 """Each verdict from what was seen alone: a healthy sight, changed in one place."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from labs.probe import observation as kinds
+from labs.probe.clock import Clock
 from labs.probe.explanation import Explanation
 from labs.probe.judgement import judge
 from labs.probe.observation import Observations, Rung, Streamed
 from labs.probe.verdict import CONFIDENCES, FAULT, STATES, worst_first
 from labs.targets.prefix_counters import CounterReading
 from labs.targets.server_reply import ABSENT, Usage
-from tests.labs.probe.fake_sight import LAW, OTHER, SGLANG, VLLM, changed, sent, sight, unreported, usage, with_times
+from tests.labs.probe.fake_sight import (
+    LAW,
+    OTHER,
+    SGLANG,
+    VLLM,
+    asked_once_more,
+    changed,
+    sent,
+    sight,
+    unreported,
+    usage,
+    with_times,
+)  # fmt: skip
 
 
 def verdict(seen, name):
@@ -122,7 +136,11 @@ def test_a_salt_that_finds_what_was_sent_without_one_separates_nothing():
 
 def test_a_salt_whose_own_repeat_misses_is_replaced_on_the_way():
     seen = changed(sight(law=LAW), lambda one: replace(one, usage=usage(257, 0)), kinds.SALTED)
+    assert verdict(seen, "salts") == ("cannot tell", "weak"), "one miss may be anything's"
+    seen.sent.append(sent(kinds.SALTED, seen.of(kinds.SALTED)[0].prompt, 4, 257, 0, salt=kinds.OWN_SALT))
     assert verdict(seen, "salts") == ("fault", "strong") and "do not find each other" in text_of(seen, "salts")
+    seen.sent.append(sent(kinds.SALTED, seen.of(kinds.SALTED)[0].prompt, 5, 257, 256, salt=kinds.OWN_SALT))
+    assert verdict(seen, "salts") == ("fine", "strong")
 
 
 # Replicas
@@ -136,6 +154,33 @@ def test_a_prompt_that_is_missed_once_by_each_counts_the_replicas(found, number)
     seen = sight(law=LAW, burst_hits=found)
     assert verdict(seen, "replicas") == ("fault", "strong")
     assert f"About {number} caches" in text_of(seen, "replicas")
+
+
+def busy(seen, num_foreign=50_000):
+    seen.last_reading = replace(seen.last_reading, queries=seen.last_reading.queries + num_foreign)
+    return seen
+
+
+LOST = [0, 256, 0, 0, 256, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, 256]
+
+
+def test_prompts_that_others_push_out_are_not_taken_for_replicas():
+    seen = busy(sight(replace(VLLM, pool_tokens=4_160), LAW, burst_hits=LOST))
+    assert verdict(seen, "replicas") == ("cannot tell", "weak") and "replicas" not in faults(seen)
+    assert "others push them out" in text_of(seen, "replicas") and "pool: 4,160 tokens" in text_of(seen, "replicas")
+    assert "missed again after it had been found: 33 times" in text_of(seen, "replicas")
+    assert verdict(sight(replace(VLLM, pool_tokens=4_160), LAW, burst_hits=LOST), "replicas") == ("fault", "strong"), (
+        "nobody else"
+    )
+    seen.facts = replace(seen.facts, num_engines=2)
+    assert verdict(seen, "replicas") == ("fault", "strong")
+
+
+@pytest.mark.parametrize("found, state", [(LOST, "cannot tell"), ([0, 0, 256, 256, 256, 256, 256], "fault")])
+def test_without_counters_replicas_are_named_where_every_burst_ends_with_hits(found, state):
+    seen = sight(replace(OTHER, unit_size=16), LAW, burst_hits=found)
+    seen.first_reading = seen.last_reading = kinds.UNKNOWN
+    assert verdict(seen, "replicas")[0] == state
 
 
 def test_counters_that_jump_back_show_replicas_behind_one_address():
@@ -181,7 +226,10 @@ def test_a_constant_front_is_expected():
         lambda one: replace(one, usage=usage(one.num_ids + 16, one.cached + 16 * bool(one.turn))),
         *kinds.OF_REPEATS,
     )
-    assert verdict(seen, "front") == ("expected", "strong") and "front" not in faults(seen)
+    assert verdict(seen, "front") == ("expected", "weak") and "front" not in faults(seen)
+    assert "a clock of minutes or days would not show" in text_of(seen, "front")
+    seen.clocks[kinds.TEXT] = Clock()
+    assert verdict(seen, "front") == ("expected", "strong")
 
 
 def test_a_clock_shows_where_later_repeats_miss_behind_a_front():
@@ -197,6 +245,8 @@ def test_a_clock_shows_where_later_repeats_miss_behind_a_front():
 
 def test_texts_that_miss_where_ids_hit_are_changed_on_their_way():
     seen = changed(sight(law=LAW), lambda one: replace(one, usage=usage(600, 0)), kinds.TEXT)
+    assert verdict(seen, "front") == ("cannot tell", "weak"), "one miss may be anything's"
+    asked_once_more(seen, kinds.TEXT)
     assert verdict(seen, "front") == ("fault", "strong")
     changed(seen, lambda one: replace(one, usage=usage(600, 0)), kinds.KEPT)
     assert verdict(seen, "front") == ("cannot tell", "weak"), "what is so old may just be forgotten"
@@ -208,7 +258,63 @@ def test_a_chat_template_that_writes_the_time_is_told_by_ids_counts_or_hits():
     seen = changed(sight(law=LAW), lambda one: replace(one, usage=usage(600 + one.turn, 0)), kinds.CHAT)
     assert verdict(seen, "chat") == ("fault", "certain")
     seen = changed(sight(law=LAW), lambda one: replace(one, usage=usage(600, 32 * one.turn), prompt_ids=None), kinds.CHAT)
+    assert verdict(seen, "chat") == ("cannot tell", "weak"), "one miss may be anything's"
+    asked_once_more(seen, kinds.CHAT)
     assert verdict(seen, "chat") == ("fault", "strong") and "between tokens 32 and 48" in text_of(seen, "chat")
+
+
+def test_a_chat_that_falls_short_once_and_then_finds_all_is_fine():
+    seen = asked_once_more(sight(law=LAW), kinds.CHAT)
+    changed(seen, lambda one: replace(one, usage=usage(600, 32)) if one.turn == 1 else one, kinds.CHAT)
+    assert verdict(seen, "chat")[0] == "fine"
+
+
+def test_a_slow_clock_is_told_where_the_server_shows_what_stands_in_front():
+    seen = sight(law=LAW)
+    assert verdict(seen, "chat") == ("fine", "weak") and "clock of minutes or days would not show" in text_of(seen, "chat")
+    seen.clocks[kinds.CHAT] = Clock(has_date=True, has_time=True)
+    assert verdict(seen, "chat") == ("fault", "strong") and "today's date and the time of day" in text_of(seen, "chat")
+    seen.clocks[kinds.CHAT] = Clock(has_time=True)
+    assert verdict(seen, "chat") == ("fault", "weak"), "a time alone may stand there for good"
+    seen.clocks[kinds.CHAT] = Clock(has_date=True)
+    assert verdict(seen, "chat") == ("expected", "strong") and "each midnight" in text_of(seen, "chat")
+    seen.clocks = {kinds.CHAT: Clock(), kinds.TEXT: Clock(has_date=True, has_time=True)}
+    assert verdict(seen, "chat") == ("fine", "strong") and verdict(seen, "front") == ("fault", "strong")
+
+
+def test_a_long_pause_shows_that_no_clock_of_minutes_stands_in_front():
+    seen = changed(sight(law=LAW), lambda one: replace(one, at_s=61.0 * one.turn), kinds.CHAT)
+    assert verdict(seen, "chat") == ("fine", "strong")
+
+
+def behind(front, of_text=True):
+    """A server behind a front of so many tokens that every prompt shares; the server alone counts."""
+    seen = sight(replace(OTHER, unit_size=16), LAW)
+    seen.sent = [one for one in seen.sent if one.purpose != kinds.SALTED]  # not asked of a server of unknown kind
+
+    def fronted(one):
+        length = one.length + front
+        found = LAW.hits(front + (one.match or 0), length)
+        return replace(one, num_ids=None, usage=usage(length, found), counted=kinds.UNKNOWN)
+
+    seen = changed(seen, fronted)
+    seen.form, seen.tokenized = "text", None
+    seen.sent[0] = replace(seen.sent[0], usage=usage(seen.sent[0].length, 0))
+    return seen
+
+
+def test_a_front_that_every_text_finds_is_no_stranger():
+    seen = behind(720)
+    assert verdict(seen, "strangers") is None and faults(seen) == []
+    assert verdict(seen, "front")[0] == "expected" and "About 720 tokens stand in front" in text_of(seen, "front")
+    seen = changed(behind(0), lambda one: replace(one, usage=usage(one.length, one.length - 1)))
+    assert verdict(seen, "strangers") == ("fault", "strong"), "what is found grows with the length"
+
+
+def test_replicas_behind_a_front_are_counted_all_the_same():
+    seen = behind(720)
+    changed(seen, lambda one: replace(one, usage=usage(one.length, 720)) if one.turn == 1 else one, kinds.BURST)
+    assert verdict(seen, "replicas") == ("fault", "strong") and "About 2 caches" in text_of(seen, "replicas")
 
 
 def test_without_chat_nothing_is_said_of_its_template():
@@ -295,6 +401,20 @@ def test_times_that_fall_where_nothing_reports_a_hit_are_a_weak_fault():
     assert verdict(seen, "witnesses") == ("fault", "weak")
 
 
+def test_a_busy_server_that_turned_some_away_is_no_fault():
+    seen = sight(law=LAW)
+    seen.num_turned_away = 1
+    assert verdict(seen, "replies") == ("expected", "weak") and "1 time, and sent again" in text_of(seen, "replies")
+    seen.failures, seen.num_busy_failures = ["answered with 503"] * 2, 2
+    assert verdict(seen, "replies") == ("expected", "weak")
+    seen.failures, seen.num_busy_failures = ["answered with 503"] * 9, 9
+    assert verdict(seen, "replies") == ("fault", "strong")
+    seen.failures, seen.num_busy_failures = ["answered with 500"], 0
+    assert verdict(seen, "replies") == ("fault", "strong")
+    seen.failures, seen.num_busy_failures, seen.is_given_up = ["answered with 503"] * 3, 3, True
+    assert verdict(seen, "replies") == ("fault", "strong")
+
+
 def test_failed_requests_are_told_with_the_commonest_line():
     seen = sight(law=LAW)
     seen.failures = ["a", "b", "b"]
@@ -322,8 +442,34 @@ def test_a_token_that_new_prompts_share_by_chance_is_no_stranger():
 
 def test_other_peoples_traffic_is_told():
     seen = sight(law=LAW)
-    seen.last_reading = CounterReading(seen.last_reading.queries + 50_000, seen.last_reading.hits, "lookups")
+    own = seen.last_reading
+    seen.last_reading = CounterReading(own.queries + 900, own.hits, "lookups", num_checks=900)
+    assert verdict(seen, "counters") == ("fine", "strong"), "a balancer's health checks, one token each"
+    seen.last_reading = CounterReading(own.queries + 50_000, own.hits, "lookups")
     assert verdict(seen, "counters") == ("expected", "strong") and "Others send" in text_of(seen, "counters")
+
+
+def test_counters_that_caught_up_late_are_told():
+    seen = sight(law=LAW)
+    seen.late_s = 1.5
+    assert verdict(seen, "counters") == ("expected", "strong") and "are late" in text_of(seen, "counters")
+
+
+def test_counters_that_stand_still_where_caching_is_off_say_nothing():
+    seen = changed(sight(replace(VLLM, is_caching=False)), lambda one: replace(one, counted=CounterReading(0, 0)))
+    seen.last_reading = seen.first_reading
+    assert verdict(seen, "counters") is None
+    seen = sight(law=LAW)
+    seen.last_reading = seen.first_reading
+    assert verdict(seen, "counters") == ("cannot tell", "weak"), "replies tell hits, and the counters nothing"
+
+
+def test_a_lifetime_rate_is_compared_with_all_requests_of_the_probe_and_not_its_repeats_alone():
+    seen, old = sight(law=LAW), CounterReading(9_000, 0, "lookups")
+    own = seen.last_reading
+    old = replace(old, hits=old.queries * own.hits // own.queries)
+    seen.first_reading, seen.last_reading = old, CounterReading(old.queries + own.queries, old.hits + own.hits, "lookups")
+    assert verdict(seen, "counters") == ("fine", "strong")
 
 
 def test_a_lifetime_rate_is_not_this_moments():
@@ -338,7 +484,8 @@ def test_counters_that_fall_or_see_a_part_are_told():
     seen = sight(law=LAW)
     total = seen.last_reading
     seen.last_reading = CounterReading(total.queries // 2, 5, "lookups")
-    assert verdict(seen, "counters") == ("expected", "strong") and "only a part" in text_of(seen, "counters")
+    assert verdict(seen, "counters") == ("expected", "weak") and "only a part" in text_of(seen, "counters")
+    assert "kept for a while somewhere, or another replica" in text_of(seen, "counters")
     seen.first_reading = total
     assert verdict(seen, "counters") == ("fault", "strong") and "fell" in text_of(seen, "counters")
 
@@ -355,8 +502,9 @@ def test_sglangs_gauge_is_the_latest_batch():
     seen = sight(SGLANG, Explanation(1))
     seen.gauge = 0.0
     assert verdict(seen, "gauge") == ("expected", "weak")
-    seen.gauge = 0.99
-    assert verdict(seen, "gauge") is None
+    last = seen.sent[-1]
+    seen.gauge = round(last.cached / last.length, 3)
+    assert verdict(seen, "gauge") == ("fine", "strong"), "the latest batch's rate is what it is meant to tell"
 
 
 # Units
@@ -426,11 +574,40 @@ def test_shared_fronts_that_miss_where_whole_prompts_hit_are_a_fault():
 
 
 def test_a_pool_that_keeps_too_little_is_a_fault():
-    seen = sight(replace(VLLM, pool_tokens=1_040), LAW)
+    seen = sight(replace(VLLM, pool_tokens=1_040, max_model_len=1_024), LAW)
     assert verdict(seen, "pool") is None, "only --stress looks"
     seen.rungs = [Rung(1_024, 257, 0)]
     assert verdict(seen, "pool") == ("fault", "strong")
     assert verdict(sight(replace(VLLM, pool_tokens=10_000), LAW, prompt_tokens=4_000), "pool") == ("fault", "certain")
+
+
+def test_a_pool_smaller_than_a_request_is_a_fault_without_stress():
+    seen = sight(replace(VLLM, pool_tokens=320), LAW)
+    assert verdict(seen, "pool") == ("fault", "certain") and "320 tokens, less than one request may have (8,192)" in text_of(
+        seen, "pool"
+    )
+    assert verdict(sight(replace(VLLM, pool_tokens=6_000), LAW), "pool") is None, "usual prompts fit several times"
+    seen = sight(replace(VLLM, pool_tokens=2_000, max_model_len=1_024), LAW)
+    changed(seen, lambda one: replace(one, usage=usage(600, 0)), kinds.KEPT)
+    assert verdict(seen, "pool") == ("fault", "certain") and "others push it out" in text_of(seen, "pool")
+
+
+def test_own_prompts_that_no_request_may_have_are_told_first_and_blame_nothing_else():
+    seen = sight(law=LAW, prompt_tokens=20_000)
+    assert (judge(seen)[0].name, verdict(seen, "length")) == ("length", ("fault", "certain"))
+    assert faults(seen) == ["length"] and "what a request may have here, 8,192 tokens" in text_of(seen, "length")
+    seen = sight(OTHER, LAW, prompt_tokens=3_000)
+    seen.longest_refused = 2_999
+    assert verdict(seen, "length") == ("fault", "strong")
+
+
+@pytest.mark.parametrize(
+    "facts, bound", [({"pool_tokens": 32}, "the pool holds 32 tokens"), ({"max_model_len": 24}, "a request may have 24 tokens")]
+)
+def test_what_kept_prompts_short_is_named(facts, bound):
+    seen = sight(replace(VLLM, **facts))
+    seen.sent = [replace(one, num_ids=16, usage=usage(16, 0)) for one in seen.sent]
+    assert bound in text_of(seen, "unit") and "more tokens, or time" not in text_of(seen, "unit")
 
 
 def test_a_pool_that_forgets_at_its_size_is_expected_and_much_sooner_a_fault():
@@ -447,6 +624,15 @@ def test_times_are_compared_with_new_prompts_and_never_with_the_first_request():
     assert verdict(with_times(sight(law=LAW), 0.1, 0.8), "timing") == ("fine", "weak")
     # The first request took 15 s, and repeats are as fast as prompts that nobody sent: warm-up, no reuse.
     assert verdict(with_times(sight(law=LAW), 1.28, 1.27), "timing") == ("cannot tell", "weak")
+
+
+def test_too_few_times_say_how_many_more_are_needed():
+    seen = with_times(sight(law=LAW), 0.07, 5.0)
+    seen.sent, seen.seconds = [one for one in seen.sent if one.purpose != kinds.TIMING or one.turn + one.prompt - 900 < 4], 48.0
+    assert verdict(seen, "timing") == ("cannot tell", "weak")
+    assert re.search(
+        r"7 repeats and as many new prompts are enough, \d+ requests more: about --max-seconds \d+0\.", text_of(seen, "timing")
+    )
 
 
 def test_times_alone_are_weak_and_few_times_tell_nothing():

@@ -28,6 +28,13 @@ class FakeServer:
     unit: int = 16
     told_unit: int | None = None  # None: the unit itself
     has_drafter: bool = False
+    tells_drafter: bool | None = None  # None: what is true; else what it says of itself
+    drops_unit: bool = False  # an engine that loses the last unit of every match
+    keeps_content: bool = False  # a reset says that it is done, and does nothing
+    num_engines: int = 1  # each with a cache of its own; requests go round
+    uncounted: tuple[int, ...] = ()  # numbers of requests that no counter ever sees
+    told_ids: tuple[int, ...] = ()  # what /tokenize gives for every text, in place of its ids
+    first_id: int = 1  # of the ids that text has
     details: str = "always"  # "always", "hits only", "never", "no usage"
     has_metrics: bool = True
     has_tokenizer: bool = True
@@ -51,10 +58,19 @@ class FakeServer:
     headers: list[httpx.Headers] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.blocks: set[int] = set()
+        self.caches: list[set[int]] = [set() for _ in range(self.num_engines)]
+        self.num_served = 0
         self.queries = self.hits = self.checks = 0
         self._waiting: list[tuple[int, int, int]] = []
         self._words: dict[str, int] = {}
+
+    @property
+    def blocks(self) -> set[int]:
+        return self.caches[self.num_served % self.num_engines]
+
+    @property
+    def tells(self) -> bool:
+        return self.has_drafter if self.tells_drafter is None else self.tells_drafter
 
     @property
     def transport(self) -> httpx.MockTransport:
@@ -86,12 +102,13 @@ class FakeServer:
         if self.kind != "sglang":
             return httpx.Response(404)
         info = {"version": "0.5.23", "page_size": self.told_unit or self.unit, "max_total_num_tokens": self.pool_tokens}
+        info |= {"speculative_algorithm": "EAGLE" if self.tells else None, "dp_size": self.num_engines}
         return httpx.Response(200, json={**info, "disable_radix_cache": not self.is_caching, "api_key": "hidden"})
 
     def _tokenize(self, request: httpx.Request, body: dict[str, Any]) -> httpx.Response:
         if not self.has_tokenizer:
             return httpx.Response(404)
-        return httpx.Response(200, json={"tokens": self._encode(body["prompt"])})
+        return httpx.Response(200, json={"tokens": list(self.told_ids) or self._encode(body["prompt"])})
 
     def _metrics(self, request: httpx.Request, body: dict[str, Any]) -> httpx.Response:
         if not self.has_metrics or self.kind == "openai":
@@ -100,12 +117,17 @@ class FakeServer:
             if one[0] <= 0:
                 self.queries, self.hits = self.queries + one[1], self.hits + one[2]
         self._waiting = [(lag - 1, queries, hits) for lag, queries, hits in self._waiting if lag > 0]
-        config = f'block_size="{self.told_unit or self.unit}",kv_cache_size_tokens="{self.pool_tokens}"'
+        size = self.told_unit or self.unit
+        config = f'block_size="{size}",kv_cache_size_tokens="{self.pool_tokens + size}"'  # block 0 included, as there
         lines = {
             "vllm": [
                 f'vllm:prefix_cache_queries_total{{engine="0"}} {self.queries}.0',
                 f'vllm:prefix_cache_hits_total{{engine="0"}} {self.hits}.0',
-                f'vllm:cache_config_info{{{config},enable_prefix_caching="{self.is_caching}"}} 1.0',
+                *(
+                    f'vllm:cache_config_info{{engine="{number}",{config},enable_prefix_caching="{self.is_caching}"}} 1.0'
+                    for number in range(self.num_engines)
+                ),
+                *(['vllm:spec_decode_num_drafts_total{engine="0"} 0.0'] if self.tells else ()),
             ],
             "sglang": [
                 f'sglang:prefill_effective_tokens_total{{mode="input"}} {self.queries + self.checks - self.hits}.0',
@@ -131,7 +153,9 @@ class FakeServer:
         if self.refusals_of_reset > 0:
             self.refusals_of_reset -= 1
             return False
-        self.blocks.clear()
+        if not self.keeps_content:
+            for cache in self.caches:
+                cache.clear()
         return True
 
     def _v1_completions(self, request: httpx.Request, body: dict[str, Any]) -> httpx.Response:
@@ -195,12 +219,14 @@ class FakeServer:
             names.append(hash((names[-1] if names else salt, *ids[end - self.unit : end])))
         matched = next((index for index, name in enumerate(names) if name not in self.blocks), len(names))
         cached = min(matched, (len(ids) - 1) // self.unit) * self.unit
-        cached = max(0, cached - self.unit * self.has_drafter) if self.is_caching and not skips else 0
+        cached = max(0, cached - self.unit * (self.has_drafter or self.drops_unit)) if self.is_caching and not skips else 0
         self.blocks.update(names)
+        self.num_served += 1
         self.checks += self.num_checks
         # vLLM does not count a request that skips its cache.
         queries = 0 if (skips and self.kind == "vllm") or not self.is_caching else len(ids)
-        self._waiting.append((self.lag, queries + self.num_foreign_tokens, int(cached * self.counted_share)))
+        if self.num_served not in self.uncounted:
+            self._waiting.append((self.lag, queries + self.num_foreign_tokens, int(cached * self.counted_share)))
         return ids, cached, [(sum(ids) + step) % VOCABULARY for step in range(max_tokens)]
 
     def _encode(self, text: str) -> list[int]:
@@ -208,5 +234,5 @@ class FakeServer:
         ids = []
         for word in text.split():
             for part in (word, word + "+") if word in self.long_words else (word,):
-                ids.append(self._words.setdefault(part, 1 + len(self._words) % (VOCABULARY - 2)))
+                ids.append(self._words.setdefault(part, self.first_id + len(self._words) % (VOCABULARY - 1 - self.first_id)))
         return ids

@@ -66,6 +66,19 @@ def test_growth_that_never_comes_is_unknown_and_no_longer_waited_for(monkeypatch
     assert not watch.after(40).reading.is_known and len(fake.paths) == before + 1
 
 
+def test_readings_without_a_prompt_do_not_start_the_waiting_again(monkeypatch):
+    monkeypatch.setattr(counter_watch, "WAIT_S", 0.05)
+    fake = FakeServer(is_caching=False)
+    watch = CounterWatch(fake.client())
+    for _ in range(counter_watch.MAX_SILENT):
+        watch.since_mark(), send(fake, None, 40), watch.after(40)
+    watch.since_mark(), watch.since_mark()
+    send(fake, None, 40)
+    before = len(fake.paths)
+    growth = watch.after(40)
+    assert len(fake.paths) == before + 1 and growth.is_silent
+
+
 def test_a_restarted_server_and_a_failing_page_are_unknown_for_once(monkeypatch):
     monkeypatch.setattr(counter_watch, "WAIT_S", 0.05)
     fake = FakeServer()

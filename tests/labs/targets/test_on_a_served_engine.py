@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from engine.kvcache import kv_cache_manager
 from labs import theory
 from labs.targets.base import TargetUnavailable
 from labs.targets.open_server import OpenServer
@@ -119,6 +120,18 @@ def test_log_probabilities_of_the_prompt_skip_the_cache():
         target.complete(prompt)
         assert target.complete(prompt, prompt_logprobs=True).num_cached_tokens == 0
         assert target.complete(prompt).num_cached_tokens == 96
+
+
+def test_an_engine_that_loses_a_block_of_every_match_is_not_taken_for_one_with_a_drafter(monkeypatch):
+    def short(self, request):
+        match = self.prefix_cache.match(request, request.num_tokens - 1)
+        return self.prefix_cache.match(request, max(0, match.num_tokens - self.match_unit))
+
+    monkeypatch.setattr(kv_cache_manager.KVCacheManager, "get_computed_blocks", short)
+    for fields in ({}, {"flavor": "sglang", "page_size": 16}):
+        with served(**fields) as url:
+            opened = open_url(url)
+            assert not opened.served.has_drafter and any("something loses a unit" in note for note in opened.notes())
 
 
 def test_opening_leaves_nothing_that_a_labs_prompt_could_find():

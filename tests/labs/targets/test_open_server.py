@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import pytest
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from labs.targets import cache_reset
 from labs.targets.base import TargetError, TargetUnavailable
 from labs.targets.open_server import OpenServer
 from labs.targets.open_target import open_target_factory
@@ -21,9 +23,9 @@ def open_fake(fake: FakeServer, **run) -> OpenServer:
 @pytest.mark.parametrize(
     ("fake", "title", "prefix_cache", "unit", "publishes"),
     [
-        (FakeServer(unit=32), "vLLM 0.32.0, block 32", "hash", 32, True),
-        (FakeServer(kind="sglang", unit=1), "SGLang 0.5.23, page 1", "radix", 1, False),
-        (FakeServer(kind="openai", unit=64), "an OpenAI-compatible server, unit 64", "hash", 64, True),
+        (FakeServer(unit=32), "vLLM, block 32", "hash", 32, True),
+        (FakeServer(kind="sglang", unit=1), "SGLang, page 1", "radix", 1, False),
+        (FakeServer(kind="openai", unit=64), "an OpenAI-compatible server, unit 64 (measured)", "hash", 64, False),
     ],
 )
 def test_the_served_cache_is_described(fake, title, prefix_cache, unit, publishes):
@@ -114,6 +116,59 @@ def test_a_pool_smaller_than_the_lab_wants_is_noted():
     assert opened.notes() == ()
     opened(num_gpu_blocks=201)
     assert opened.notes() == ("the server's pool holds 1,600 tokens and the lab wants 3,200: evictions may lower hits",)
+
+
+def test_vllm_counts_a_block_that_is_nobody_s_and_one_request_fits_one_engine_s_pool():
+    class Uneven(FakeServer):
+        def _metrics(self, request, body):
+            reply = super()._metrics(request, body)
+            text = reply.text.replace('engine="1",block_size="16",kv_cache_size_tokens="64016"', 'engine="1",block_size="16",num_gpu_blocks="40"')
+            return httpx.Response(200, text=text)
+
+    assert open_fake(FakeServer(pool_tokens=39 * 16))().info.num_blocks == 39
+    fake = Uneven(num_engines=2)
+    fake.caches = [fake.caches[0]] * 2  # a router that finds the right one
+    info = open_fake(fake)().info
+    assert (info.config["pool_tokens"], info.max_model_len) == (39 * 16, 39 * 16)
+
+
+def test_an_opening_repeat_leaves_room_for_the_token_that_is_generated():
+    fake = FakeServer(pool_tokens=33)
+    opened = open_fake(fake)
+    longest = max(len(body["prompt"]) for body in fake.requests if isinstance(body["prompt"], list))
+    assert opened().info.max_model_len == 33 and longest < 33
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_engines_that_share_an_address_are_refused_where_a_repeat_meets_another_one(kind):
+    with pytest.raises(TargetUnavailable, match="3 engines share http://fake:8000, .*3 of 3 repeats met another one.*; accepted: "):
+        open_fake(FakeServer(kind=kind, num_engines=3))
+
+
+def test_engines_that_share_an_address_are_noted_where_every_repeat_met_its_own():
+    fake = FakeServer(num_engines=2)
+    fake.caches = [fake.caches[0]] * 2
+    opened = open_fake(fake)
+    assert any("2 engines share this address" in note for note in opened.notes()) and opened().info.config["num_engines"] == 2
+
+
+def test_units_of_one_token_are_a_tree_s_only_where_nobody_knows_the_engine():
+    kinds = {kind: open_fake(FakeServer(kind=kind, unit=1)).served.prefix_cache for kind in ("vllm", "sglang", "openai")}
+    assert kinds == {"vllm": "hash", "sglang": "radix", "openai": "radix"}
+
+
+def test_how_the_cache_was_emptied_is_told_for_each_record_at_its_end(monkeypatch):
+    monkeypatch.setattr(cache_reset, "WAIT_S", 0.01)
+    fake = FakeServer()
+    opened = open_fake(fake)
+    target = opened()
+    assert target.reset() and opened.isolation == "reset"
+    fake.refusals_of_reset = 10_000
+    assert target.reset() and opened.isolation == "renamed and reset" and opened.notes()
+    assert target.reset() and opened.isolation == "renamed" and opened.notes()
+    fake.refusals_of_reset = 0
+    assert target.reset() and opened.isolation == "reset"
+    assert open_fake(FakeServer(has_reset=False)).isolation == "renamed"
 
 
 def test_the_longest_request_fits_the_limit_the_pool_and_the_front():

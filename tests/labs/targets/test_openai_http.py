@@ -10,8 +10,9 @@ import pytest
 
 from engine.kvcache.cache_identity import LoRA
 from labs.targets import cache_reset, counter_watch
-from labs.targets.base import TargetError
+from labs.targets.base import FieldRefused, TargetError, TargetUnavailable
 from labs.targets.open_server import OpenServer
+from labs.targets.server_client import ServerRefused
 from tests.labs.targets.fake_server import FakeServer
 
 
@@ -69,6 +70,70 @@ def test_witnesses_that_disagree_are_both_kept_and_noted():
     assert any("two witnesses disagree" in note and "usage 48, counters 24" in note for note in server.notes())
 
 
+def test_counters_that_stand_still_while_replies_report_hits_are_told(monkeypatch):
+    monkeypatch.setattr(counter_watch, "WAIT_S", 0.0)
+    fake = FakeServer()
+    server, target = opened(fake)
+    fake.uncounted = tuple(range(100))
+    for _ in range(3):
+        target.complete(prompt_of(60))
+    assert any(
+        "the counters did not move for 3 requests, whose replies report 96 cached tokens" in note for note in server.notes()
+    )
+
+
+def test_lookups_that_are_counted_twice_are_not_only_blamed_on_others():
+    fake = FakeServer()
+    server, target = opened(fake)
+    fake.num_foreign_tokens = 60
+    target.complete(prompt_of(60)), target.complete(prompt_of(60))
+    (note,) = server.notes()
+    assert note.startswith("others use this server, or it counts lookups more than once") and "usually to ×2.00 of it" in note
+
+
+def test_more_hits_than_lookups_are_told():
+    fake = FakeServer()
+    server, target = opened(fake)
+    fake.counted_share = 2.0
+    assert [target.complete(prompt_of(60)).evidence.counted_hits for _ in range(2)] == [0, None]
+    assert any("grew by more hits than lookups once" in note for note in server.notes())
+
+
+def test_what_was_never_counted_blinds_one_series_and_no_more(monkeypatch):
+    monkeypatch.setattr(counter_watch, "WAIT_S", 0.0)
+    fake = FakeServer()
+    server, target = opened(fake)
+    fake.uncounted = (fake.num_served + 2,)
+    series = []
+    target.counters()
+    for _ in range(2):
+        found = [target.complete([number, *prompt_of(59)]).evidence.counted_queries for number in range(3)]
+        series.append((found, target.counters().queries))
+    assert series == [([60, None, None], None), ([60, 60, 60], 180)]
+    assert any("the counters did not move for 1 request" in note for note in server.notes())
+
+
+def test_a_reset_ends_the_wait_for_what_was_not_counted(monkeypatch):
+    monkeypatch.setattr(counter_watch, "WAIT_S", 0.0)
+    fake = FakeServer()
+    server, target = opened(fake)
+    fake.uncounted = (fake.num_served + 1,)
+    target.complete(prompt_of(60)), target.reset()
+    assert target.complete(prompt_of(60)).evidence.counted_queries == 60
+
+
+def test_tokens_of_many_at_once_that_were_never_counted_are_told(monkeypatch):
+    monkeypatch.setattr(counter_watch, "WAIT_S", 0.0)
+    fake = FakeServer()
+    server, target = opened(fake)
+    target.counters()
+    fake.uncounted = (fake.num_served + 2,)
+    target.complete_all([[number, *prompt_of(59)] for number in range(4)], max_tokens=1)
+    assert target.counters().queries is None and server.notes() == (
+        "the counters miss 60 tokens that were sent: they were never counted",
+    )
+
+
 def test_other_traffic_leaves_the_counters_out_and_is_noted():
     server, target = opened(FakeServer(num_foreign_tokens=7))
     target.counters()
@@ -100,8 +165,18 @@ def test_a_prompts_log_probabilities_skip_the_cache_and_vllms_counters():
     target.complete(prompt_of(60))
     assert target.complete(prompt_of(60), prompt_logprobs=True).num_cached_tokens == 0
     _, target = opened(FakeServer(kind="openai"))
-    with pytest.raises(TargetError, match="prompt_logprobs is True; accepted on this server: False"):
+    with pytest.raises(FieldRefused, match="prompt_logprobs is True; accepted on this server: False"):
         target.complete(prompt_of(60), prompt_logprobs=True)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, FieldRefused), (422, FieldRefused), (500, ServerRefused), (401, TargetUnavailable)])
+def test_only_a_refusal_of_the_request_itself_is_one_of_its_log_probabilities(status, kind):
+    fake = FakeServer()
+    _, target = opened(fake)
+    fake.alter = lambda reply: httpx.Response(status, json={"error": {"message": "no"}})
+    with pytest.raises(TargetError) as failure:
+        target.complete(prompt_of(60), prompt_logprobs=True)
+    assert type(failure.value) is kind
 
 
 def test_salts_part_what_is_equal_and_never_appear_in_what_is_said():
@@ -182,10 +257,13 @@ def test_what_labs_may_not_ask_of_a_server_is_refused_before_anything_is_sent():
 def test_an_id_that_the_server_generated_may_be_sent_back():
     fake = FakeServer()
     _, target = opened(fake)
-    fake.alter = lambda reply: {**reply, "choices": [{**reply["choices"][0], "token_ids": [998]}]}
-    output = target.complete(prompt_of(60)).output_token_ids
-    fake.alter = lambda reply: reply
-    assert output == (998,) and target.complete([*prompt_of(60), *output]).num_cached_tokens == 48
+    for strange in (0, 998):  # a special token below the alphabet, and one above it
+        fake.alter = lambda reply, strange=strange: {**reply, "choices": [{**reply["choices"][0], "token_ids": [strange]}]}
+        output = target.complete(prompt_of(60)).output_token_ids
+        fake.alter = lambda reply: reply
+        assert len(output) == 1 and not 0 <= output[0] <= target.info.vocab_size
+        assert target.complete([*prompt_of(60), *output]).num_cached_tokens == 48
+        assert fake.requests[-1]["prompt"][-1] == strange
 
 
 @pytest.mark.parametrize(
@@ -229,6 +307,32 @@ def test_a_reset_that_is_refused_for_good_becomes_a_renaming_unless_only_a_reset
         fake.refusals_of_reset = 10_000
         assert target.reset() is done
         assert target.complete(prompt_of(60)).num_cached_tokens == (0 if done else 48)
+
+
+def test_a_reset_that_lies_is_told_and_asked_no_more():
+    fake = FakeServer(keeps_content=True)
+    server, target = opened(fake)
+    assert target.complete(prompt_of(60)).num_cached_tokens == 0 and target.reset()
+    assert target.complete(prompt_of(60)).num_cached_tokens == 48
+    assert target.rename() and target.complete(prompt_of(60)).num_cached_tokens == 0
+    asked = fake.paths.count("/reset_prefix_cache")
+    assert target.reset() and target.complete(prompt_of(60)).num_cached_tokens == 0
+    assert fake.paths.count("/reset_prefix_cache") == asked and target.info.config["isolation"] == "renamed"
+    assert any("accepted a reset that did not empty its cache" in note for note in server.notes())
+    assert not opened(FakeServer(), isolation="reset")[1].rename(), "only a reset will do"
+
+
+def test_two_runs_of_one_lab_send_nothing_alike():
+    fake = FakeServer(kind="sglang", unit=1)
+    sent = []
+    for _ in range(2):
+        _, target = opened(fake)
+        begin = len(fake.requests)
+        found = [target.complete(prompt_of(60), cache_salt=salt).num_cached_tokens for salt in ("tenant-a", None, "tenant-a")]
+        assert found == [0, 0, 59]
+        sent.append(fake.requests[begin:])
+    assert not {one["cache_salt"] for one in sent[0]if one.get("cache_salt")} & {one.get("cache_salt") for one in sent[1]}
+    assert sent[0][0]["prompt"] != sent[1][0]["prompt"] and {one["cache_salt"] for one in sent[0][::2]} != {"tenant-a"}
 
 
 def test_renaming_by_choice_never_asks_for_a_reset():

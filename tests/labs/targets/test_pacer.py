@@ -40,6 +40,13 @@ def test_a_pause_is_not_made_up_for(clock):
     assert waits.seconds == [0.0, 0.0, 0.25]
 
 
+def test_a_start_that_is_too_far_away_is_not_waited_for(clock):
+    paced, waits = Pacer(0.1), Waits()
+    assert paced.wait(waits, 5.0) and not paced.wait(waits, 5.0) and waits.seconds == [0.0]
+    clock[0] += 6.0
+    assert paced.wait(waits, 5.0) and waits.seconds == [0.0, 4.0]
+
+
 def test_without_a_rate_nobody_waits():
     waits = Waits()
     Pacer(None).wait(waits)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 
+import httpx
 import pytest
 
 from labs.targets.base import TargetError, TargetUnavailable
-from labs.targets.prompt_form import VARIED_TEXTS, find_prompt_form
+from labs.targets.open_server import OpenServer
+from labs.targets.prompt_form import find_prompt_form
+from labs.targets.seen_ids import VARIED_TEXTS
 from labs.targets.server_facts import find_facts
 from tests.labs.targets.fake_server import FakeServer
 
@@ -17,18 +20,47 @@ def form_of(fake: FakeServer):
     return find_prompt_form(client, find_facts(client))
 
 
-def test_ids_stay_below_the_largest_one_that_the_tokenizer_gave():
-    fake = FakeServer()
+def sent_ids(fake: FakeServer) -> set[int]:
+    return {one for body in fake.requests if isinstance(body["prompt"], list) for one in body["prompt"]}
+
+
+@pytest.mark.parametrize("num_front", [0, 2])
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+@pytest.mark.parametrize("takes_extras", [True, False])
+def test_ids_stay_between_the_smallest_and_the_largest_one_that_text_had(has_tokenizer, takes_extras, num_front):
+    if not (has_tokenizer or takes_extras):
+        return
+    fake = FakeServer(has_tokenizer=has_tokenizer, takes_extras=takes_extras, num_front=num_front, first_id=17)
+    ids = [one for text in VARIED_TEXTS for one in fake._encode(text)]
     form = form_of(fake)
-    largest = max(fake._encode("\n".join(VARIED_TEXTS)))
-    assert form.is_exact_ids and form.own_id == largest and form.vocab_size == largest and form.num_front == 0
-    assert form.payload([3, form.own_id]) == [3, largest]
+    assert form.is_exact_ids and form.num_front == num_front
+    assert form.payload([0, form.own_id]) == [min(ids), max(ids)] and min(ids) == 17
+    assert form.read([17, 5]) == (0, -12) and form.vocab_size == form.own_id
+    assert min(sent_ids(fake)) >= 17 and max(sent_ids(fake)) == max(ids)
 
 
-def test_without_a_tokenizer_the_ids_of_a_text_prompt_give_the_bound():
-    fake = FakeServer(has_tokenizer=False)
-    assert form_of(fake).own_id == max(fake._encode("\n".join(VARIED_TEXTS)))
-    assert form_of(fake).is_exact_ids
+@pytest.mark.parametrize("told", [(1, 2, 3, 900), (1, 2, 3, 9_999_999), (5, 70), tuple(range(1, 999))])
+@pytest.mark.parametrize("takes_extras", [True, False])
+def test_no_id_is_sent_where_the_tokenizer_gives_others_than_a_completion_has(told, takes_extras):
+    fake = FakeServer(told_ids=told, takes_extras=takes_extras)
+    form = form_of(fake)
+    assert not form.is_exact_ids and not sent_ids(fake)
+
+
+def test_a_tokenizer_that_is_not_believed_is_named_where_words_fail_too():
+    with pytest.raises(TargetUnavailable, match="does not confirm the ids of its /tokenize and counts 2 tokens for one word"):
+        form_of(FakeServer(told_ids=(1, 2, 3, 900), long_words=("the",)))
+
+
+def test_texts_that_were_sent_leave_no_beginning_for_a_lab_s_prompt():
+    fake = FakeServer(kind="sglang", unit=1, has_reset=False)
+    opened = OpenServer(fake.run(), fake.transport)
+    texts = [body["prompt"] for body in fake.requests if isinstance(body["prompt"], str)]
+    begun = {fake._encode(text)[0] for text in texts}
+    target = opened()
+    for first in range(target.info.vocab_size - len(begun)):
+        target.complete([first])
+        assert fake.requests[-1]["prompt"][0] not in begun
 
 
 def test_where_no_id_is_ever_seen_none_is_sent():
@@ -40,8 +72,8 @@ def test_where_no_id_is_ever_seen_none_is_sent():
 def test_the_tools_own_prompts_begin_like_no_labs_prompt():
     fake = FakeServer()
     form = form_of(fake)
-    sent = [body["prompt"][0] for body in fake.requests]
-    assert sent and set(sent) == {form.own_id}
+    sent = [body["prompt"][0] for body in fake.requests if isinstance(body["prompt"], list)]
+    assert sent and {sent[0]} == set(sent) == set(form.payload([form.own_id]))
     assert form.own_prompt(5, random.Random(1))[0] == form.own_id
 
 
@@ -119,9 +151,19 @@ def test_a_server_of_chats_alone_is_refused():
         form_of(Chat())
 
 
-def test_a_busy_server_says_nothing_about_the_form():
-    import httpx
+def test_a_model_that_completes_nothing_among_others_is_named():
+    class Two(FakeServer):
+        def _v1_models(self, request, body):
+            return httpx.Response(200, json={"data": [{"id": "embedder"}, {"id": "fake"}]})
 
+        def _v1_completions(self, request, body):
+            return httpx.Response(404) if body["model"] == "embedder" else super()._v1_completions(request, body)
+
+    with pytest.raises(TargetUnavailable, match="it lists 2 models; accepted: --model with another name than 'embedder'"):
+        form_of(Two())
+
+
+def test_a_busy_server_says_nothing_about_the_form():
     fake = FakeServer(alter=lambda reply: httpx.Response(503, text="busy"))
     with pytest.raises(TargetError, match="503: busy"):
         form_of(fake)

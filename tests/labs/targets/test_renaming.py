@@ -56,6 +56,23 @@ def test_without_a_renaming_ids_are_sent_as_they_are():
     assert Renaming(SIZE).sent([4, 4, 9]) == [4, 4, 9] and Renaming(SIZE).sent([]) == []
 
 
+@given(st.integers(0, 99))
+def test_in_a_small_vocabulary_prompts_of_one_mapping_never_begin_alike(seed):
+    rng = random.Random(seed)
+    renaming = Renaming(64, rng)
+    renaming.renew()
+    for one in rng.sample(range(64), 31):
+        renaming.sent([one, 1])
+    renaming.renew()
+    assert not renaming.is_used_up
+    assert len({renaming.sent([one, 1])[0] for one in rng.sample(range(64), 45)}) == 45 and renaming.is_used_up
+
+
+def test_no_prompt_begins_like_a_text_that_was_sent_before():
+    renaming = Renaming(10, random.Random(0), begun=(3, 4))
+    assert {renaming.sent([one])[0] for one in range(8)} == {0, 1, 2, 5, 6, 7, 8, 9} and not renaming.is_used_up
+
+
 def test_a_vocabulary_that_is_used_up_still_gives_ids():
     renaming = Renaming(4, random.Random(0))
     for _ in range(20):

@@ -16,6 +16,11 @@ from labs.targets.server_address import ServerAddress, is_server_url
         ("https://gate.example/models/a/v1", "https://gate.example/models/a"),
         ("http://[::1]:8000", "http://[::1]:8000"),
         ("http://host?key=secret#secret", "http://host"),
+        ("http://host:8000/v1/completions", "http://host:8000"),
+        ("http://host:8000/v1/chat/completions/", "http://host:8000"),
+        ("https://gate.example/team/v1/models", "https://gate.example/team"),
+        ("http://host:30000/generate", "http://host:30000"),
+        ("https://gate.example/models", "https://gate.example/models"),
     ],
 )
 def test_the_base_is_what_stands_before_our_own_paths(url, base):
@@ -35,6 +40,26 @@ def test_what_is_no_address_is_refused_in_one_line_without_a_password(url):
     with pytest.raises(TargetUnavailable, match="accepted: http://HOST:PORT") as refusal:
         ServerAddress.of(url)
     assert "secret" not in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("localhost:8000/v1", "http://localhost:8000"),
+        ("me:secret@gate.example", "http://gate.example"),
+        ("http:localhost", "http://HOST:PORT or https://HOST"),
+        ("two words", "http://HOST:PORT or https://HOST"),
+        ("", "http://HOST:PORT or https://HOST"),
+    ],
+)
+def test_an_address_without_a_scheme_is_shown_with_one(url, meant):
+    with pytest.raises(TargetUnavailable) as refusal:
+        ServerAddress.of(url)
+    assert str(refusal.value) in (
+        f"the address has no scheme; accepted: {meant}",
+        f"the address cannot be read; accepted: {meant}",
+    )
 
 
 def test_an_url_is_told_from_a_target_of_ours():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import httpx
@@ -15,7 +16,7 @@ PROMPT, SALT, KEY = "the secret prompt of a person", "salt-of-tenant-7", "sk-ver
 BODY = {"model": "m", "prompt": PROMPT, "cache_salt": SALT}
 
 
-def client_of(answer, api_key=KEY, **limits):
+def client_of(answer, api_key=KEY, rate=None, **limits):
     """A client whose server answers every request with `answer`: a response, an exception, or a function of the request."""
 
     def handle(request):
@@ -27,6 +28,7 @@ def client_of(answer, api_key=KEY, **limits):
     return ServerClient(
         ServerAddress.of("http://me:pass@host:1"),
         api_key=api_key,
+        rate=rate,
         transport=httpx.MockTransport(handle),
         limits=SendLimits(**limits),
     )
@@ -144,6 +146,34 @@ def test_requests_that_compute_are_limited_and_readings_are_not():
     with pytest.raises(LimitReached):
         list(client.stream("/x", BODY))
     assert client.num_sent == 2
+
+
+def test_a_rate_spaces_the_requests_that_compute_from_the_first_on_and_no_readings():
+    client = client_of(lambda _: httpx.Response(200, json={}), rate=20.0)
+    started_s = time.monotonic()
+    for _ in range(5):
+        client.get_json("/v1/models")
+    for _ in range(4):
+        client.compute("/x", BODY)
+    assert time.monotonic() - started_s >= 3 / 20
+
+
+def test_a_request_whose_turn_would_come_after_the_run_is_not_waited_for():
+    client = client_of(lambda _: httpx.Response(200, json={}), rate=0.001, max_seconds=60.0)
+    client.compute("/x", BODY)
+    with pytest.raises(LimitReached, match="at this rate the next request would start after 60 s"):
+        client.compute("/x", BODY)
+
+
+def test_a_request_that_waits_for_its_turn_is_never_sent_once_another_failed():
+    sent = []
+    client = client_of(lambda request: sent.append(request) or httpx.Response(200, json={}), rate=0.001)
+    client.compute("/x", BODY)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(TargetError, match="another request failed"):
+        list(client.stream("/x", BODY, stop))
+    assert len(sent) == 1
 
 
 def test_a_run_that_takes_too_long_ends():

@@ -86,6 +86,14 @@ def test_what_is_not_told_is_unknown():
     )
 
 
+def test_a_drafter_is_told_by_its_series_and_its_absence_by_the_cache_s_own():
+    page = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="40"} 1\n'
+    drafts = "vllm:spec_decode_num_drafts_total 0\n"
+    queries = "vllm:prefix_cache_queries_total 0\nvllm:prefix_cache_hits_total 0\n"
+    told = [facts_of({"/v1/models": models("vllm"), "/metrics": (200, text)}) for text in (page, page + drafts, queries)]
+    assert [one.has_drafter for one in told] == [False, True, None] and told[0].pool_tokens == 39 * 16
+
+
 def test_our_own_server_is_told_by_its_header_and_has_its_own_flags():
     facts = facts_of({"/v1/models": models("vllm"), "server": "labcli/1.0"})
     assert facts.is_labcli and facts.title == "labcli (vLLM flavor)" and ServerFlags.of(facts).report == "with --cache-report"

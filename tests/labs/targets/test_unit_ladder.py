@@ -60,7 +60,8 @@ def test_a_server_that_reports_nothing_is_asked_short_prompts_alone():
 def test_a_told_unit_that_hits_do_not_keep_to_is_measured():
     fake = FakeServer(unit=528, told_unit=16)
     opened = OpenServer(fake.run(), fake.transport)
-    assert opened.served.unit_size == 528 and opened.served.title == "vLLM 0.32.0, block 528"
+    assert opened.served.unit_size == 528 and opened.served.title == "vLLM, block 528 (measured)"
+    assert opened().info.config["unit_source"] == "measured"
     assert any("tells a unit of 16, which its hits do not keep to" in note for note in opened.notes())
 
 
@@ -73,9 +74,72 @@ def test_a_told_unit_whose_repeats_never_hit_is_kept_and_noted():
     )
 
 
+def test_one_lost_repeat_changes_nothing_but_is_noted():
+    fake = FakeServer()
+    seen = []
+
+    def alter(reply):
+        body = fake.requests[-1]
+        if isinstance(body["prompt"], list) and len(body["prompt"]) == 33:
+            seen.append(1)
+            if len(seen) == 1:
+                fake.blocks.clear()  # somebody else's prompts pushed it out
+        return reply
+
+    fake.alter = alter
+    opened = OpenServer(fake.run(), fake.transport)
+    assert opened.served.title == "vLLM, block 16" and opened().info.config["unit_source"] == "told"
+    assert [note for note in opened.notes() if "repeat" in note] == [
+        "1 of 2 repeats at the opening found less than a later one: somebody evicts here, or sends requests elsewhere"
+    ]
+
+
+def test_a_unit_that_is_measured_as_it_was_told_is_told():
+    fake, seen = FakeServer(), []
+
+    def alter(reply):
+        body = fake.requests[-1]
+        if isinstance(body["prompt"], list) and len(body["prompt"]) == 33 and len(seen) < 6:
+            seen.append(1)
+            fake.blocks.clear()
+        return reply
+
+    fake.alter = alter
+    opened = OpenServer(fake.run(), fake.transport)
+    assert opened.served.title == "vLLM, block 16"
+    assert not any("multiples" in note for note in opened.notes())
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_hits_one_unit_short_are_a_fault_where_the_server_tells_that_it_has_no_drafter(kind):
+    fake = FakeServer(kind=kind, unit=32, drops_unit=True)
+    opened = OpenServer(fake.run(), fake.transport)
+    assert not opened.served.has_drafter and "drafter" not in opened.served.title
+    assert any("tells that it has no speculative drafter: something loses a unit" in note for note in opened.notes())
+    fake = FakeServer(kind=kind, unit=528, told_unit=16, drops_unit=True)
+    opened = OpenServer(fake.run(), fake.transport)
+    assert not opened.served.has_drafter and opened.served.unit_size == 16
+    assert any("found 0: see `labcli probe`" in note for note in opened.notes())
+
+
+@pytest.mark.parametrize("fake", [FakeServer(has_metrics=False, drops_unit=True), FakeServer(kind="openai", drops_unit=True)])
+def test_a_drafter_that_nobody_tells_is_inferred_and_said_to_be(fake):
+    opened = OpenServer(fake.run(), fake.transport)
+    assert opened.served.has_drafter and opened.served.title.endswith(", beside a drafter (inferred)")
+    assert opened().info.config["is_drafter_inferred"] is True
+    assert any("taken for a speculative drafter, which the server does not tell; without one" in note for note in opened.notes())
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_a_drafter_that_is_told_but_shortens_nothing_is_none(kind):
+    fake = FakeServer(kind=kind, tells_drafter=True)
+    opened = OpenServer(fake.run(), fake.transport)
+    assert not opened.served.has_drafter and not any("drafter" in note for note in opened.notes())
+
+
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_a_drafter_shows_in_one_repeat(kind):
     fake = FakeServer(kind=kind, unit=32, has_drafter=True)
     opened = OpenServer(fake.run(), fake.transport)
-    assert opened.served.has_drafter and opened.served.unit_size == 32
+    assert opened.served.has_drafter and opened.served.unit_size == 32 and "inferred" not in opened.served.title
     assert not OpenServer((other := FakeServer(kind=kind)).run(), other.transport).served.has_drafter
