@@ -28,7 +28,7 @@ from labs.targets.base import OpenTarget, TargetError
 from labs.targets.open_target import import_model_packages, open_target_factory
 
 if TYPE_CHECKING:
-    from labs.targets.server_run import ServerRun
+    from labs.servers.server_run import ServerRun
 
 
 @dataclass(frozen=True)

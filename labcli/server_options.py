@@ -7,9 +7,9 @@ from typing import Mapping
 
 from labcli.fault import UsageFault
 from labcli.typed_number import read_number, read_whole
-from labs.targets.server_address import ServerAddress
-from labs.targets.server_client import SendLimits
-from labs.targets.server_run import ISOLATIONS, MAX_CONCURRENCY, ServerRun
+from labs.servers.server_address import ServerAddress
+from labs.servers.server_client import SendLimits
+from labs.servers.server_run import ISOLATIONS, MAX_CONCURRENCY, ServerRun
 
 KEY_VARIABLE = "LABCLI_API_KEY"  # of the environment: a key on a command line is seen by everybody on the machine
 

@@ -18,7 +18,15 @@ from torch import Tensor
 
 from engine.errors import ModelNotSupported
 from engine.model.attention_pieces import (
-    CausalPiece, ChunkPiece, DecodeBatchPiece, DecodePiece, NativePiece, Piece, SharedPrefixPiece, aligned, chunk_mask,
+    CausalPiece,
+    ChunkPiece,
+    DecodeBatchPiece,
+    DecodePiece,
+    NativePiece,
+    Piece,
+    SharedPrefixPiece,
+    aligned,
+    chunk_mask,
 )  # fmt: skip
 from engine.model.kv_tensors import KVTensors, as_slots
 from engine.model.model_input import TokenSpan

@@ -23,14 +23,13 @@ from engine.model.linear import PackedLinear, linear_kind
 from engine.model.logits_head import LogitsHead
 from engine.model.machine import resolve_device, resolve_dtype
 from engine.model.model_body import ModelBody, TransformersBody
-from engine.model.native_decoder import NativeDecoder, has_native_decoder
-from engine.model.native_kernels import NativeKernels
 from engine.model.model_cache import Progress, converted_folder
 from engine.model.model_source import BYTE_EOS_TOKEN_ID, find_model
 from engine.model.model_support import causal_class, check_config, check_forward, computes_alike
+from engine.model.native_decoder import NativeDecoder, has_native_decoder
+from engine.model.native_kernels import NativeKernels
 from engine.model.quiet import quiet_transformers
 from engine.model.tokenizer import ByteTokenizer, TextTokenizer, Tokenizer
-
 
 logger = logging.getLogger(__name__)
 

@@ -64,9 +64,9 @@ def probe(
     from labs.probe.judgement import judge
     from labs.probe.probe_run import ProbeSettings
     from labs.probe.probe_run import probe as run_probe
+    from labs.servers.server_address import ServerAddress
+    from labs.servers.server_client import SendLimits, ServerClient
     from labs.targets.base import TargetUnavailable
-    from labs.targets.server_address import ServerAddress
-    from labs.targets.server_client import SendLimits, ServerClient
 
     try:
         address = ServerAddress.of(url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Protocol, Iterator, Sequence
+from typing import Any, Callable, Iterator, Protocol, Sequence
 
 from labs.conformance.comparison import Comparison
 from labs.conformance.golden import RECORDED_DIR, GoldenError, kinds_in, read_scenarios

@@ -31,11 +31,11 @@ from labs.probe.observation import (
 )
 from labs.probe.patience import BUSY, with_patience
 from labs.probe.prompt_source import Prompt, PromptSource
+from labs.servers.metrics_page import MetricsPage
+from labs.servers.prefix_counters import SERIES, CounterReading
+from labs.servers.server_client import LimitReached, ServerClient, ServerRefused
+from labs.servers.server_reply import ServerReply, Usage
 from labs.targets.base import TargetError
-from labs.targets.metrics_page import MetricsPage
-from labs.targets.prefix_counters import SERIES, CounterReading
-from labs.targets.server_client import LimitReached, ServerClient, ServerRefused
-from labs.targets.server_reply import ServerReply, Usage
 
 COMPLETIONS, CHATS, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
 GAUGE = "sglang:cache_hit_rate"

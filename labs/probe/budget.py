@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from labs.targets.server_client import LimitReached
+from labs.servers.server_client import LimitReached
 
 MAX_SECONDS = 60.0
 TIMED_SHARE = 0.8  # of the seconds allowed, after which no more times are taken

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from labs.targets.server_facts import ServerFacts
+from labs.servers.server_facts import ServerFacts
 
 _VLLM = {
     "caching": "remove --no-enable-prefix-caching",

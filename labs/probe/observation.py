@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from labs.probe.clock import Clock
 from labs.probe.explanation import Explanation, explain
-from labs.targets.prefix_counters import CounterReading
-from labs.targets.server_facts import ServerFacts
-from labs.targets.server_reply import Usage
+from labs.servers.prefix_counters import CounterReading
+from labs.servers.server_facts import ServerFacts
+from labs.servers.server_reply import Usage
 
 CHANCE_TOKENS = 8  # that a prompt may share with somebody's by chance
 SLACK, MIN_SLACK = 0.05, 64  # of the probe's tokens, and tokens: retries, and requests that are still being counted

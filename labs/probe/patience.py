@@ -9,7 +9,7 @@ import time
 from typing import Callable, TypeVar
 
 from labs.probe.budget import ProbeBudget
-from labs.targets.server_client import ServerRefused
+from labs.servers.server_client import ServerRefused
 
 BUSY = (429, 503)
 MAX_RETRIES = 3

@@ -19,9 +19,9 @@ from labs.probe.patience import with_patience
 from labs.probe.prompt_source import PromptSource
 from labs.probe.repeat_series import RepeatSeries
 from labs.probe.side_series import SpacedSeries, fill_pool, take_times
+from labs.servers.server_client import LimitReached
+from labs.servers.server_facts import find_facts
 from labs.targets.base import TargetError
-from labs.targets.server_client import LimitReached
-from labs.targets.server_facts import find_facts
 
 Progress = Callable[[str], None]
 NUM_REREADINGS = 4

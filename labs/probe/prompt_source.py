@@ -11,11 +11,11 @@ import random
 import re
 from dataclasses import dataclass, field
 
+from labs.servers.prompt_form import PromptForm, find_prompt_form
+from labs.servers.server_client import ServerClient
+from labs.servers.server_facts import ServerFacts
 from labs.system_prompt import SYSTEM_PROMPT, USER_DETAILS, USER_OPENINGS
 from labs.targets.base import TargetUnavailable
-from labs.targets.prompt_form import PromptForm, find_prompt_form
-from labs.targets.server_client import ServerClient
-from labs.targets.server_facts import ServerFacts
 
 TOKENS_PER_WORD = 1.5  # until the server has counted some
 TEMPLATE_RESERVE = 64  # tokens that a chat template may put around a message, where nothing was counted yet

@@ -12,13 +12,13 @@ from typing import Any, Sequence
 
 import httpx
 
+from labs.servers.served_unit import ServedUnit, UnitFinder
+from labs.servers.server_facts import ServerFacts
+from labs.servers.server_link import ServerLink
+from labs.servers.server_reply import REPORTED
+from labs.servers.server_run import ServerRun
 from labs.targets.base import Completion, ServedCache, Target, TargetError, TargetInfo
 from labs.targets.openai_http import OpenAIHttpTarget
-from labs.targets.served_unit import ServedUnit, UnitFinder
-from labs.targets.server_facts import ServerFacts
-from labs.targets.server_link import ServerLink
-from labs.targets.server_reply import REPORTED
-from labs.targets.server_run import ServerRun
 
 ASSUMED_LENGTH = 8_192  # tokens of a prompt, where a server tells no limit
 

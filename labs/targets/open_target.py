@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from labs.servers.server_address import ServerAddress, is_server_url
 from labs.targets.base import OpenTarget, Target
 from labs.targets.in_process import InProcessTarget
-from labs.targets.server_address import ServerAddress, is_server_url
 
 if TYPE_CHECKING:
-    from labs.targets.server_run import ServerRun
+    from labs.servers.server_run import ServerRun
 
 TARGETS = ("engine", "sim")
 SIM_MODEL = "llama-3-8b"
@@ -41,8 +41,8 @@ def open_target_factory(
     Raises TargetUnavailable for a server on which labs cannot run, ConfigError for any other name.
     """
     if server is not None or is_server_url(target):
+        from labs.servers.server_run import ServerRun
         from labs.targets.open_server import OpenServer
-        from labs.targets.server_run import ServerRun
 
         return OpenServer(server or ServerRun(ServerAddress.of(target)))
     if target == "sim":
@@ -54,8 +54,9 @@ def open_target_factory(
 
 def import_model_packages() -> None:
     """Import what a real model needs, all at once: seconds, during which an interruption would leave half of it."""
-    import engine.model.model_runner  # noqa: F401
     from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, LlamaForCausalLM  # noqa: F401
+
+    import engine.model.model_runner  # noqa: F401
 
 
 class _OpenEngine:

@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import Any, Sequence
 
 from engine.kvcache.cache_identity import LoRA, MultimodalItem
+from labs.servers.completion_sender import SendOptions
+from labs.servers.counter_watch import Growth
+from labs.servers.send_together import send_together
+from labs.servers.server_client import ServerRefused
+from labs.servers.server_link import ServerLink
+from labs.servers.server_reply import ServerReply
 from labs.targets.base import CacheCounters, Completion, Evidence, FieldRefused, TargetError, TargetInfo
-from labs.targets.completion_sender import SendOptions
-from labs.targets.counter_watch import Growth
-from labs.targets.send_together import send_together
-from labs.targets.server_client import ServerRefused
-from labs.targets.server_link import ServerLink
-from labs.targets.server_reply import ServerReply
 
 SETTLE_S = 0.1  # for counters that should not move: a server that moves them all the same does so a step after its reply
 FAILED = ("abort", "error", "content_filter", "repetition")  # finish reasons of a request that was not served

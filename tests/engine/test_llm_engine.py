@@ -9,10 +9,10 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, RequestRefused
+from engine.kvcache.block_hash import BlockHasher
 from engine.kvcache.cache_identity import LoRA
 from engine.llm_engine import LLMEngine
 from engine.model.simulated_runner import SimulatedRunner
-from engine.kvcache.block_hash import BlockHasher
 from engine.request import FinishReason, Request, SamplingParams
 
 

@@ -1,5 +1,7 @@
 """`labcli probe`: exit codes, the report and its JSON, nothing private in either, and one line for what cannot be probed."""
 
+import inspect
+import io
 import json
 import re
 import socket
@@ -7,10 +9,16 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from rich.console import Console
 
 from labcli.commands import probe as command
+from labcli.commands import serve
 from labcli.render import probe_report
-from labs.probe import repeat_series, side_series
+from labs.probe import flags, repeat_series, side_series
+from labs.probe.judgement import judge
+from labs.probe.observation import LADDER, Observations, Sent
+from labs.servers.server_facts import ServerFacts
+from labs.servers.server_reply import Usage
 from tests.engine.server.served import served
 from tests.servers.gateways import COMPLETIONS, Gateway, SaltEachRequest, fronted
 
@@ -115,6 +123,24 @@ def test_an_unknown_model_is_named_with_those_there_are(labcli_command):
     with served() as url:
         result = labcli_command("probe", url, "--model", "nope")
     assert (result.exit_code, result.stdout) == (1, "") and "accepted: sim" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_every_flag_that_is_named_for_our_own_server_is_one_it_takes(labcli_command, kind):
+    facts = ServerFacts(kind, True, None, "sim", 1)
+    named = {found for name in flags._OTHER for found in re.findall(r"--[a-z-]+", flags.flag(name, facts))}
+    declared = set(re.findall(r"--[a-z-]+", inspect.getsource(serve))) | {"--speculative", "--block-size", "--page-size"}
+    assert len(named) >= 4 and named <= declared
+
+
+def test_one_of_a_thing_is_told_in_the_singular():
+    seen = Observations(ServerFacts("vllm", False, None, "m", 1, unit_size=1, pool_tokens=900, max_model_len=800), "ids", 700)
+    seen.sent = [Sent(LADDER, 1, turn, 33, Usage(33, 1, 32 * turn, "reported")) for turn in (0, 1)]
+    console = Console(width=200, record=True, file=io.StringIO())
+    probe_report.print_report("http://host", seen, judge(seen), console)
+    text = console.export_text()
+    assert "This probe's 1 repeat found 32 of 33 tokens" in text and "1 prompt of 700" in text
+    assert not re.search(r"\b1 (prompts|repeats|blocks|times|tokens\b(?! a))", text)
 
 
 # What cannot be probed

@@ -14,10 +14,10 @@ from labs.lab_03_aligned_prompt import Config as AlignedConfig
 from labs.lab_04_prefix_cache_hit_rate import Config as HitRateConfig
 from labs.outcome import counts_hits
 from labs.protocol import LabReport
+from labs.servers.server_address import ServerAddress
+from labs.servers.server_run import ServerRun
 from labs.targets.base import FieldRefused, TargetError, TargetUnavailable
 from labs.targets.open_server import OpenServer
-from labs.targets.server_address import ServerAddress
-from labs.targets.server_run import ServerRun
 from tests.broken_rules import name_blocks_without_their_parents
 from tests.engine.server.served import served
 from tests.labs.fake_server_target import FakeServer, _FakeTarget

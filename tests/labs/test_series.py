@@ -7,7 +7,7 @@ import pytest
 from labs.series import prove_cold
 from labs.targets.open_server import OpenServer
 from tests.labs.fake_session import FakeSession
-from tests.labs.targets.fake_server import FakeServer
+from tests.labs.servers.fake_server import FakeServer
 
 CANARY = list(range(40))
 

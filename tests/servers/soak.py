@@ -25,8 +25,8 @@ from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
 from engine.model.simulated_runner import SimulatedRunner
 from engine.request import SamplingParams
-from labs.targets.metrics_page import MetricsPage
-from labs.targets.prefix_counters import SERIES, CounterReading
+from labs.servers.metrics_page import MetricsPage
+from labs.servers.prefix_counters import SERIES, CounterReading
 
 MODEL = "smollm2-135m"
 NUM_PROMPTS, OUTPUT_TOKENS = 1_024, 6

@@ -15,13 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from labs.targets import cache_reset, counter_watch
+from labs.servers import cache_reset, counter_watch
+from labs.servers.server_address import ServerAddress
+from labs.servers.server_client import SendLimits
+from labs.servers.server_run import ServerRun
 from labs.targets.base import Evidence, TargetError
 from labs.targets.open_server import OpenServer
-from labs.targets.server_address import ServerAddress
-from labs.targets.server_client import SendLimits
-from labs.targets.server_run import ServerRun
-from tests.labs.targets.fake_server import FakeServer
+from tests.labs.servers.fake_server import FakeServer
 from tests.servers.broken_server import Visit, broken
 from tests.servers.illnesses import (
     AT_THE_DOOR,

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from labs.probe import asker, patience, side_series
-from tests.labs.targets.fake_server import FakeServer
+from tests.labs.servers.fake_server import FakeServer
 from tests.servers.broken_server import broken
 from tests.servers.illnesses import AT_THE_DOOR, HARMLESS, OF_COMPLETIONS, OF_ONE_WITNESS, OF_STREAMS, late, now_and_then
 from tests.servers.labcli_run import Ended, labcli, only_line

@@ -6,7 +6,7 @@ from labs.probe.flags import flag
 from labs.probe.observation import Observations
 from labs.probe.rules.words import numbers
 from labs.probe.verdict import CANNOT_TELL, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
-from labs.targets.prefix_counters import CounterReading
+from labs.servers.prefix_counters import CounterReading
 from labs.theory import hit_rate
 
 FAR = 0.15  # rates that differ by more mislead whoever takes one for the other

@@ -9,7 +9,7 @@ from labs.probe.observation import CHAT, Observations, Sent
 from labs.probe.rules.timing import tells_reuse, times_line
 from labs.probe.rules.words import count, numbers
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
-from labs.targets.server_reply import ABSENT, REPORTED, Usage
+from labs.servers.server_reply import ABSENT, REPORTED, Usage
 
 MAX_SHOWN = 3  # requests quoted as evidence
 MANY_FAILURES, MUCH_FAILURE = 3, 0.1  # requests, and their share, from which on a busy server is one that fails

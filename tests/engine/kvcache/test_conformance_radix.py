@@ -8,8 +8,8 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.kvcache.cache_identity import Namespace
-from engine.kvcache.open_kv_cache import open_kv_cache
 from engine.kvcache.kv_events import BlockRemoved, BlockStored
+from engine.kvcache.open_kv_cache import open_kv_cache
 from engine.kvcache.page_hash import event_page_hash, hash_pages
 from engine.kvcache.radix_tree import RadixTree
 from engine.request import FinishReason, Request, RequestStatus

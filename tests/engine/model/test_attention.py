@@ -7,7 +7,13 @@ import torch
 from engine.errors import ModelNotSupported
 from engine.model import attention
 from engine.model.attention import (
-    CausalPiece, ChunkPiece, DecodeBatchPiece, DecodePiece, SdpaAttention, _paged_attention, attention_step,
+    CausalPiece,
+    ChunkPiece,
+    DecodeBatchPiece,
+    DecodePiece,
+    SdpaAttention,
+    _paged_attention,
+    attention_step,
 )  # fmt: skip
 from engine.model.kv_tensors import KVTensors
 from engine.model.model_input import TokenSpan

@@ -7,9 +7,9 @@ from dataclasses import replace
 from labs.probe import observation as kinds
 from labs.probe.explanation import Explanation
 from labs.probe.observation import Observations, Sent, Streamed
-from labs.targets.prefix_counters import CounterReading
-from labs.targets.server_facts import ServerFacts
-from labs.targets.server_reply import ABSENT, NO_DETAILS, Usage
+from labs.servers.prefix_counters import CounterReading
+from labs.servers.server_facts import ServerFacts
+from labs.servers.server_reply import ABSENT, NO_DETAILS, Usage
 
 VLLM = ServerFacts(
     "vllm", False, "0.32.0", "m", 1, max_model_len=8_192, unit_size=16, is_caching=True, pool_tokens=100_000,

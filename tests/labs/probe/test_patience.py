@@ -5,7 +5,7 @@ import pytest
 from labs.probe import patience
 from labs.probe.budget import ProbeBudget, ProbeLimits
 from labs.probe.patience import MAX_RETRIES, with_patience
-from labs.targets.server_client import LimitReached, ServerRefused
+from labs.servers.server_client import LimitReached, ServerRefused
 
 
 class Answers:

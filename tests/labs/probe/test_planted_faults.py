@@ -13,9 +13,9 @@ from labs.probe import asker, observation, probe_run, repeat_series, side_series
 from labs.probe.budget import ProbeLimits
 from labs.probe.judgement import judge
 from labs.probe.probe_run import ProbeSettings, probe
+from labs.servers.server_address import ServerAddress
+from labs.servers.server_client import SendLimits, ServerClient
 from labs.targets.base import TargetError
-from labs.targets.server_address import ServerAddress
-from labs.targets.server_client import SendLimits, ServerClient
 from tests.engine.server.served import served
 from tests.servers import gateways
 

@@ -11,8 +11,8 @@ from labs.probe.explanation import Explanation
 from labs.probe.judgement import judge
 from labs.probe.observation import Observations, Rung, Streamed
 from labs.probe.verdict import CONFIDENCES, FAULT, STATES, worst_first
-from labs.targets.prefix_counters import CounterReading
-from labs.targets.server_reply import ABSENT, Usage
+from labs.servers.prefix_counters import CounterReading
+from labs.servers.server_reply import ABSENT, Usage
 from tests.labs.probe.fake_sight import (
     LAW,
     OTHER,

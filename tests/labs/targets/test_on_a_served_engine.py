@@ -8,11 +8,11 @@ import pytest
 
 from engine.kvcache import kv_cache_manager
 from labs import theory
+from labs.servers.server_address import ServerAddress
+from labs.servers.server_client import SendLimits
+from labs.servers.server_run import ServerRun
 from labs.targets.base import TargetUnavailable
 from labs.targets.open_server import OpenServer
-from labs.targets.server_address import ServerAddress
-from labs.targets.server_client import SendLimits
-from labs.targets.server_run import ServerRun
 from tests.engine.server.served import served, serving
 
 

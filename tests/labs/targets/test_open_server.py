@@ -9,11 +9,11 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from labs.targets import cache_reset
+from labs.servers import cache_reset
 from labs.targets.base import TargetError, TargetUnavailable
 from labs.targets.open_server import OpenServer
 from labs.targets.open_target import open_target_factory
-from tests.labs.targets.fake_server import FakeServer
+from tests.labs.servers.fake_server import FakeServer
 
 
 def open_fake(fake: FakeServer, **run) -> OpenServer:

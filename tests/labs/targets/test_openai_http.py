@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from engine.kvcache.cache_identity import LoRA
-from labs.targets import cache_reset, counter_watch
+from labs.servers import cache_reset, counter_watch
+from labs.servers.server_client import ServerRefused
 from labs.targets.base import FieldRefused, TargetError, TargetUnavailable
 from labs.targets.open_server import OpenServer
-from labs.targets.server_client import ServerRefused
-from tests.labs.targets.fake_server import FakeServer
+from tests.labs.servers.fake_server import FakeServer
 
 
 def opened(fake: FakeServer, **run):
@@ -376,7 +376,7 @@ def test_one_failing_request_ends_all():
 
 
 def test_the_limit_of_requests_ends_a_run():
-    from labs.targets.server_client import LimitReached, SendLimits
+    from labs.servers.server_client import LimitReached, SendLimits
 
     fake = FakeServer()
     _, target = opened(fake, limits=SendLimits(max_requests=8))
