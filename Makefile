@@ -34,7 +34,7 @@ lab: $(STAMP)
 	@$(VENV)/bin/labcli run-lab 04 $(ARGS)
 
 test: $(STAMP)
-	@$(VENV)/bin/python -m pytest $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-vllm: $(STAMP) $(VLLM_STAMP)
 	@LABCLI_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(VENV)/bin/python -m pytest -q $(VLLM_TESTS)
