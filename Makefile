@@ -33,8 +33,9 @@ help:
 lab: $(STAMP)
 	@$(VENV)/bin/labcli run-lab 04 $(ARGS)
 
+# Two processes of one thread each: two that both compute on all cores would wait for each other.
 test: $(STAMP)
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-vllm: $(STAMP) $(VLLM_STAMP)
 	@LABCLI_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(VENV)/bin/python -m pytest -q $(VLLM_TESTS)
