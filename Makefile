@@ -18,7 +18,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
-VLLM_TESTS := tests/labs/test_vllm_hashing.py tests/labs/test_vllm_recorder.py tests/labs/test_cache_bench.py tests/labs/test_vllm_engine.py \
+VLLM_TESTS := tests/labs/test_vllm_hashing.py tests/labs/test_vllm_recorder.py tests/labs/benches/test_cache_bench.py tests/labs/test_vllm_engine.py \
   tests/servers/test_real_vllm.py tests/servers/test_bench_serve.py
 SGLANG_VENV := .venv-sglang
 SGLANG_STAMP := $(SGLANG_VENV)/.installed
