@@ -50,6 +50,8 @@ class Ticket:
             self._changed.set()  # whoever asks again gets the same answer
             raise self._failure
         assert self._latest is not None
+        if self._latest.finished:
+            self._changed.set()  # the last one stays: nothing comes after it to wait for
         return self._latest
 
     async def finished(self) -> RequestOutput:

@@ -214,14 +214,23 @@ async def test_an_observer_that_fails_ends_nothing_and_is_told_of_once(name, cap
 
 
 async def test_a_reset_that_nobody_waits_for_any_more_ends_nothing():
-    with running(pace=20.0) as loop:
+    with running() as loop:
         start(loop)
+        gate = threading.Event()
+        loop._commands.put(gate.wait)  # as behind a long step
         (ticket,) = loop.submit([make(loop, max_tokens=3)], is_streaming=True)
-        await ticket.next()
         asked = loop.reset(reset_running_requests=True)
-        assert asked.cancel()  # while a step runs
+        assert asked.cancel()
+        gate.set()
         assert (await asyncio.wait_for(ticket.finished(), 10)).finish_reason is FinishReason.LENGTH
         assert loop.is_healthy
+
+
+async def test_the_last_output_can_be_asked_for_again():
+    with running() as loop:
+        start(loop)
+        (ticket,) = loop.submit([make(loop)])
+        assert await asyncio.wait_for(ticket.finished(), 10) is await asyncio.wait_for(ticket.finished(), 10)
 
 
 async def test_a_command_that_fails_fails_alone():
