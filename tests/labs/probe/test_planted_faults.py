@@ -19,8 +19,6 @@ from labs.targets.base import TargetError
 from tests.engine.server.served import served
 from tests.servers import gateways
 
-pytest.importorskip("uvicorn")
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
