@@ -42,18 +42,17 @@ from labs.caches import Cache, caches, hash_cache, served_cache
 from labs.chart import Chart, ChartSeries
 from labs.counted_request import send_counted
 from labs.field_check import check_numbers
+from labs.first_token import FirstTokens
 from labs.outcome import hits_outcome
-from labs.output_check import check_outputs, compare_cold_and_warm, judge_on_server, num_unexplained, output_law
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.scenarios.staircase import Staircase, StaircaseResult, run_staircase
 from labs.series import prove_cold
 from labs.served_sizes import fit_sizes
 from labs.targets.base import Completion, ServedCache, Target
 from labs.witnesses import Doubt, counted_beside, disagreements, tell_doubts
 from labs.workload import SharedPrefixWorkload, TokenIds, workload_digest
 
-NOT_JUDGED = "the server does not tell the ids it generated or how close the two best tokens were, or the repeat found nothing"
 CHECKS = "staircase (every length over two blocks), and greedy first token"
-NUM_THINNED = 32  # lengths a block, when it is larger
 NUM_BLOCKS = 125  # of a prompt of whole blocks, on a server
 MOST_TOKENS = 8_192  # of it: prompts of more take a small server minutes
 
@@ -80,44 +79,36 @@ class Arm:
     """One cache, and what it is asked."""
 
     cache: Cache
-    prompts: tuple[TokenIds, ...]  # each sent twice
-    stairs: tuple[TokenIds, ...] = ()  # beginnings of the prompt that follows
-    stairs_prompt: TokenIds = ()
-
-    @property
-    def has_drafter(self) -> bool:
-        return self.cache.has_drafter
+    lengths: tuple[int, ...]  # of prompts that are sent twice
+    staircase: Staircase | None = None
 
     def hits(self, prompt_tokens: int) -> Prediction:
         """What a repeat of so many tokens finds."""
         return self.cache.laws.predict(theory.repeat, prompt_tokens)
 
+    def prompts(self, workload: SharedPrefixWorkload) -> list[TokenIds]:
+        """Its own prompts; the first unrelated one is the staircase's."""
+        return [ids[:length] for ids, length in zip(workload.unrelated_ids[1:], self.lengths)]
+
     @property
     def num_requests(self) -> int:
-        return 2 * len(self.prompts) + len(self.stairs)
+        return 2 * len(self.lengths) + (len(self.staircase.lengths) if self.staircase else 0)
 
     @property
     def num_blocks(self) -> int:
-        tokens = sum(map(len, self.prompts)) + len(self.stairs_prompt) + sum(map(len, self.stairs))
+        tokens = sum(self.lengths) + (self.staircase.num_tokens if self.staircase else 0)
         return self.cache.blocks_for(tokens, self.num_requests)
 
 
 @dataclass(frozen=True)
 class ArmResult:
-    """Tokens found, by prompt length; no entry where a server does not tell."""
+    """What one cache brought."""
 
     arm: Arm
-    repeats: dict[int, int]
-    stairs: dict[int, int]
+    repeats: dict[int, int]  # tokens found, by prompt length; no entry where a server does not tell
+    stairs: StaircaseResult | None
     measurements: tuple[Measurement, ...]
     findings: tuple[str, ...] = ()  # of a server: doubts, and why an output is not judged
-
-    @property
-    def computed_again(self) -> tuple[int, int] | None:
-        """Fewest and most tokens that a beginning longer than a block computed again; None without a staircase."""
-        front = self.arm.cache.num_front
-        computed = [length + front - hits for length, hits in self.stairs.items() if length + front > self.arm.cache.unit]
-        return (min(computed), max(computed)) if computed else None
 
 
 def run(session: LabSession, config: Config) -> LabReport:
@@ -125,34 +116,35 @@ def run(session: LabSession, config: Config) -> LabReport:
     target = session.open_target(num_gpu_blocks=2)
     vocab_size, limit = target.info.vocab_size, target.info.max_model_len
     target.close()
-    full = config.full or session.open_target.kind == "sim"
     findings: list[str] = []
     if (served := session.open_target.served) is not None:
         config, findings = fit_sizes(session, config, {"prompt_tokens": _fitting_lengths(config, served, limit)})
-        arms, canary_ids = _served_arms(config, served_cache(served), vocab_size, limit)
+        arms = [_served_arm(config, served_cache(served), limit)]
     else:
-        arms, canary_ids = _arms(config, vocab_size, limit, full)
+        arms = _arms(config, limit, config.full or session.open_target.kind == "sim")
+    workload = _workload(config, arms, vocab_size)
     session.expect(sum(arm.num_requests for arm in arms))
     results, cold = [], True
     for arm in arms:
         target = session.open_target(**arm.cache.engine_fields, num_gpu_blocks=arm.num_blocks)
         try:
             # Beside a drafter a prompt hits from its third block on, and so does the canary.
-            canary = canary_ids * (-(-(2 * arm.cache.unit + 1) // len(canary_ids)) if arm.has_drafter else 1)
-            cold = prove_cold(session, target, canary) and cold
-            results.append(_run_arm(session, target, arm, canary_ids))
+            num_canaries = -(-(2 * arm.cache.unit + 1) // len(workload.canary_ids)) if arm.cache.has_drafter else 1
+            cold = prove_cold(session, target, workload.canary_ids * num_canaries) and cold
+            results.append(_run_arm(session, target, arm, workload))
         finally:
             target.close()
+    stairs = {result.arm.cache.title: result.stairs.hits for result in results if result.stairs and result.stairs.hits}
     return LabReport(
         tuple(one for result in results for one in result.measurements),
         "cold" if cold else "uncontrolled",
         (*findings, *(_finding(result) for result in results), *(line for result in results for line in result.findings)),
         _conclusion(results),
         {
-            "workload": workload_digest([arm.prompts for arm in arms]),
-            "staircases": {result.arm.cache.title: list(result.stairs.items()) for result in results if result.stairs},
+            "workload": workload_digest([arm.prompts(workload) for arm in arms]),
+            "staircases": {title: list(hits.items()) for title, hits in stairs.items()},
         },
-        (_chart(results),),
+        (_chart(stairs),),
     )
 
 
@@ -166,18 +158,42 @@ def _fitting_lengths(config: Config, served: ServedCache, limit: int) -> tuple[i
     return tuple(length for length in (whole - 1, whole, whole + 1) if 2 <= length < limit) or (max(2, limit - 1),)
 
 
-def _served_arms(config: Config, cache: Cache, vocab_size: int, limit: int) -> tuple[list[Arm], TokenIds]:
+def _served_arm(config: Config, cache: Cache, limit: int) -> Arm:
     """What a server's cache is asked. Raises ConfigError for a typed length that cannot fit."""
     _check_longest({"prompt_tokens": max(config.prompt_tokens)}, config, limit)
-    stairs_tokens = 2 * cache.unit + 1
-    count, longest = len(config.prompt_tokens), max(*config.prompt_tokens, stairs_tokens)
-    workload = SharedPrefixWorkload.from_token_ids(vocab_size, config.seed, longest, 1, 1, num_unrelated=count + 1)
-    stairs_ids, *own = workload.unrelated_ids
-    prompts = tuple(ids[:length] for ids, length in zip(own, config.prompt_tokens))
-    if stairs_tokens >= limit:  # two blocks do not fit into its longest prompt
-        return [Arm(cache, prompts)], workload.canary_ids
-    stairs = tuple(stairs_ids[:length] for length in _stair_lengths(cache.unit))
-    return [Arm(cache, prompts, stairs, stairs_ids[:stairs_tokens])], workload.canary_ids
+    staircase = Staircase(cache.unit)
+    # Two blocks may not fit into its longest prompt.
+    return Arm(cache, config.prompt_tokens, staircase if staircase.prompt_tokens < limit else None)
+
+
+def _arms(config: Config, limit: int, full: bool) -> list[Arm]:
+    """What the caches of this process are asked. Raises ConfigError for what cannot fit."""
+    staircase, large = Staircase(config.block_size), config.large_block_size
+    other_lengths = config.prompt_tokens if full else config.short_prompt_tokens
+    large_lengths = (large, large + 1, 2 * large - 1, 4 * large) if full else ()
+    longest = {
+        "prompt_tokens": max(config.prompt_tokens),
+        "short_prompt_tokens": max(other_lengths),
+        "block_size": staircase.prompt_tokens,
+        "large_block_size": max(large_lengths, default=0),
+    }
+    _check_longest(longest, config, limit)
+    plain, *trees = caches(config.block_size, config.page_sizes)
+    fields = {**plain.engine_fields, "use_eagle": True}
+    drafter = replace(plain, title=f"{plain.title}, with a drafter", engine_fields=fields, has_drafter=True)
+    arms = [
+        Arm(plain, config.prompt_tokens, staircase),
+        *(Arm(cache, other_lengths, staircase) for cache in (drafter, *trees)),
+    ]
+    return [*arms, Arm(hash_cache(large), large_lengths)] if large_lengths else arms
+
+
+def _workload(config: Config, arms: Sequence[Arm], vocab_size: int) -> SharedPrefixWorkload:
+    """Unrelated prompts: one for the staircase, then as many as any cache is asked."""
+    longest = max(max(arm.lengths) for arm in arms)
+    longest = max([longest, *(arm.staircase.prompt_tokens for arm in arms if arm.staircase is not None)])
+    num_unrelated = 1 + max(len(arm.lengths) for arm in arms)
+    return SharedPrefixWorkload.from_token_ids(vocab_size, config.seed, longest, 1, 1, num_unrelated)
 
 
 def _check_longest(longest: dict[str, int], config: Config, max_model_len: int) -> None:
@@ -188,83 +204,33 @@ def _check_longest(longest: dict[str, int], config: Config, max_model_len: int) 
             raise ConfigError(name, getattr(config, name), accepted)
 
 
-def _arms(config: Config, vocab_size: int, max_model_len: int, full: bool) -> tuple[list[Arm], TokenIds]:
-    """What each cache is asked, and a canary that begins like none of it. Raises ConfigError for what cannot fit."""
-    unit, large = config.block_size, config.large_block_size
-    large_lengths = (large, large + 1, 2 * large - 1, 4 * large) if full else ()
-    other_lengths = config.prompt_tokens if full else config.short_prompt_tokens
-    longest = {
-        "prompt_tokens": max(config.prompt_tokens),
-        "short_prompt_tokens": max(other_lengths),
-        "block_size": 2 * unit + 1,
-        "large_block_size": max(large_lengths, default=0),
-    }
-    _check_longest(longest, config, max_model_len)
-    count = max(map(len, (config.prompt_tokens, other_lengths, large_lengths)))
-    workload = SharedPrefixWorkload.from_token_ids(vocab_size, config.seed, max(longest.values()), 1, 1, num_unrelated=count + 1)
-    stairs_ids, *own = workload.unrelated_ids
-
-    def prompts(lengths: Sequence[int]) -> tuple[TokenIds, ...]:
-        return tuple(ids[:length] for ids, length in zip(own, lengths))
-
-    stairs_prompt = stairs_ids[: 2 * unit + 1]
-    stairs = tuple(stairs_prompt[:length] for length in _stair_lengths(unit))
-    plain, *others = caches(unit, config.page_sizes)
-    fields = {**plain.engine_fields, "use_eagle": True}
-    drafter = replace(plain, title=f"{plain.title}, with a drafter", engine_fields=fields, has_drafter=True)
-    arms = [
-        Arm(plain, prompts(config.prompt_tokens), stairs, stairs_prompt),
-        Arm(drafter, prompts(other_lengths), stairs, stairs_prompt),
-        *(Arm(cache, prompts(other_lengths), stairs, stairs_prompt) for cache in others),
-    ]
-    if large_lengths:
-        arms.append(Arm(hash_cache(large), prompts(large_lengths)))
-    return arms, workload.canary_ids
-
-
-def _stair_lengths(unit: int) -> list[int]:
-    """Every length from 2 to 2·unit + 1; of large blocks some, with both steps among them."""
-    step = max(1, unit // NUM_THINNED)
-    return sorted({*range(2, 2 * unit + 2, step), *(length for length in (unit, unit + 1, 2 * unit, 2 * unit + 1) if length > 1)})
-
-
-def _run_arm(session: LabSession, target: Target, arm: Arm, canary_ids: TokenIds) -> ArmResult:
-    title, measurements, others = arm.cache.title, [], []
+def _run_arm(session: LabSession, target: Target, arm: Arm, workload: SharedPrefixWorkload) -> ArmResult:
+    """Every prompt cold and warm, then the staircase; measurements are recorded as they come."""
+    title, measurements = arm.cache.title, []
     repeats: dict[int, int] = {}
     doubts: list[Doubt] = []
+    first_tokens = FirstTokens(session, arm.cache, workload.canary_ids)
 
-    def record(*found: Measurement) -> None:
+    def record(found: Sequence[Measurement]) -> None:
         session.record(*found)
         measurements.extend(found)
 
-    for prompt in arm.prompts:
+    for prompt in arm.prompts(workload):
         row = f"repeat of {len(prompt):,} tokens"
         cold = send_counted(session, target, prompt, f"{title}: {len(prompt):,} tokens, cold", logprob_gaps=True)
         warm = send_counted(session, target, prompt, f"{title}: {len(prompt):,} tokens, warm")
         if warm.num_cached_tokens is not None:
             repeats[len(prompt)] = warm.num_cached_tokens
-            record(*_repeat_measurements(arm, prompt, row, warm, target))
+            record(_repeat_measurements(arm, prompt, row, warm, target))
         doubts += disagreements(f"{title}: {row}", (cold, warm))
-        others.append(_other_token(session, target, arm, prompt, canary_ids, cold, warm))
-    stairs: dict[int, int] = {}
-    if arm.stairs:
-        target.complete(arm.stairs_prompt)
-        steps = [send_counted(session, target, prompt, f"{title}: staircase") for prompt in arm.stairs]
-        found = {len(prompt): step.num_cached_tokens for prompt, step in zip(arm.stairs, steps)}
-        stairs = {length: hits for length, hits in found.items() if hits is not None}
-        record(*(_stairs_measurements(arm, stairs) if stairs else ()))
-        doubts += disagreements(f"{title}: staircase", steps)
-    findings = tell_doubts(doubts)
-    judged = [other for other in others if other is not None]
-    if len(judged) < len(others):
-        findings.append(f"{title}: {len(others) - len(judged)} of {len(others)} first tokens are not judged: {NOT_JUDGED}")
-    if judged:
-        law = output_law(session.open_target.kind)
-        note = "other_token: prompts whose first output token is not the same cold and warm, near ties apart"
-        if law is None:
-            note += "; simulated tokens do not depend on K/V, so it cannot fail here"
-        record(Measurement("other_token", "prompts", (sum(judged),), CHECKS, title, law, note=note))
-    return ArmResult(arm, repeats, stairs, tuple(measurements), tuple(findings))
+        first_tokens.compare(target, prompt, cold, warm)
+    stairs = None
+    if arm.staircase is not None:
+        stairs = run_staircase(session, target, arm.cache, arm.staircase, workload.unrelated_ids[0])
+        record(stairs.measurements(CHECKS))
+        doubts += stairs.doubts
+    record(first_tokens.measurements(CHECKS))
+    return ArmResult(arm, repeats, stairs, tuple(measurements), (*tell_doubts(doubts), *first_tokens.findings))
 
 
 def _repeat_measurements(arm: Arm, prompt: TokenIds, row: str, warm: Completion, target: Target) -> list[Measurement]:
@@ -273,44 +239,12 @@ def _repeat_measurements(arm: Arm, prompt: TokenIds, row: str, warm: Completion,
     found = [
         Measurement("hits", "tokens", (warm.num_cached_tokens,), arm.cache.title, row, law, key=True),
         Measurement("blocks", "blocks", (warm.num_cached_tokens // unit,), arm.cache.title, row, in_blocks),
+        *counted_beside(arm.cache.title, row, (warm,), law),
     ]
-    names = target.block_hashes(prompt)
-    found += counted_beside(arm.cache.title, row, (warm,), law)
-    if arm.cache.is_hash and names:
+    if arm.cache.is_hash and (names := target.block_hashes(prompt)):
         full = Prediction(*theory.predict(theory.full_blocks, len(prompt), unit))
         found.append(Measurement("full_blocks", "blocks", (len(names),), arm.cache.title, row, full))
     return found
-
-
-def _other_token(
-    session: LabSession, target: Target, arm: Arm, prompt: TokenIds, canary_ids: TokenIds, cold: Completion, warm: Completion
-) -> int | None:
-    """1 when the warm output begins with another token than the cold one, near ties apart; else 0; None: not to be judged."""
-    if not cold.output_token_ids or not warm.output_token_ids:
-        return None
-    check = check_outputs(cold, cold, warm)
-    if session.open_target.served is not None:
-        return judge_on_server(replace(check, was_warm=warm.num_cached_tokens != 0))[0]
-    proof = None
-    if not check.equal and target.info.dtype != "float32":
-        session.expect(3)
-        exact = session.open_target(**arm.cache.engine_fields, dtype="float32")
-        try:
-            proof, _ = compare_cold_and_warm(session, exact, f"{arm.cache.title}, float32", prompt, canary_ids, 1)
-        finally:
-            exact.close()
-    return num_unexplained(check, target.info.dtype, proof)
-
-
-def _stairs_measurements(arm: Arm, stairs: dict[int, int]) -> list[Measurement]:
-    laws = {length: arm.hits(length) for length in stairs}
-    as_predicted = sum(hits == laws[length].value for length, hits in stairs.items())
-    lengths = Prediction(len(stairs), f"each of {len(stairs)} lengths finds what its law says")
-    total = Prediction(sum(law.value for law in laws.values()), f"the sum over L = {min(stairs)}…{max(stairs)}")
-    return [
-        Measurement("lengths", "prompts", (as_predicted,), CHECKS, arm.cache.title, lengths),
-        Measurement("hits", "tokens", (sum(stairs.values()),), CHECKS, arm.cache.title, total),
-    ]
 
 
 def _finding(result: ArmResult) -> str:
@@ -323,8 +257,8 @@ def _finding(result: ArmResult) -> str:
             parts.append(f"{_in_blocks(length, hits, arm.cache)}: {verdict}; {_one_more(result, length + 1)}")
     if unit == 1:
         parts.append(_of_one_token(result))
-    if result.computed_again is not None:
-        parts.append(_rule(arm, *result.computed_again))
+    if result.stairs is not None and result.stairs.rule:
+        parts.append(result.stairs.rule)
     return f"{arm.cache.title}: {'; '.join(parts) or 'no prompt of whole blocks among these'}"
 
 
@@ -333,22 +267,8 @@ def _of_one_token(result: ArmResult) -> str:
     arm, what = result.arm, "block" if result.arm.cache.is_hash else "page"
     if any(hits != arm.hits(length).value for length, hits in result.repeats.items()):
         return f"NOT what a {what} of one token would lose"
-    lost = "its last token, and one more for the drafter" if arm.has_drafter else "its last token alone"
+    lost = "its last token, and one more for the drafter" if arm.cache.has_drafter else "its last token alone"
     return f"a {what} of one token: a repeat loses {lost}, whatever its length"
-
-
-def _rule(arm: Arm, fewest: int, most: int) -> str:
-    """Which rule explains how many tokens of a staircase were computed again, and whether it is this cache's."""
-    unit, what = arm.cache.unit, "block" if arm.cache.is_hash else "page"
-    rule, drafter = (1, unit), (unit + 1, 2 * unit)
-    reading = {
-        rule: "the last-token rule and nothing else",
-        drafter: f"the last-token rule, and a drafter's {what} more at every such length",
-    }.get((fewest, most), "NOT what the last-token rule or a drafter would do")
-    if (fewest, most) in (rule, drafter) and (fewest, most) != (drafter if arm.has_drafter else rule):
-        reading += ", NOT what this cache should do"
-    span = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    return f"prompts longer than a {what} compute {span} of their tokens again: {reading}"
 
 
 def _in_blocks(length: int, hits: int, cache: Cache) -> str:
@@ -364,11 +284,11 @@ def _one_more(result: ArmResult, length: int) -> str:
     return f"by the law {_in_blocks(length, int(result.arm.hits(length).value), cache)}"
 
 
-def _chart(results: Sequence[ArmResult]) -> Chart:
+def _chart(stairs: dict[str, dict[int, int]]) -> Chart:
+    """Tokens found by prompt length, a line a cache."""
     series = tuple(
-        ChartSeries(result.arm.cache.title, points=tuple((float(length), float(hits)) for length, hits in result.stairs.items()))
-        for result in results
-        if result.stairs
+        ChartSeries(title, points=tuple((float(length), float(found)) for length, found in hits.items()))
+        for title, hits in stairs.items()
     )
     title = "A repeat finds whole blocks and never its last token"
     return Chart("lines", title, series, x_label="prompt length L, tokens", y_label="hits of a repeat, tokens")

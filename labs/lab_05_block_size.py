@@ -36,23 +36,22 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, replace
-from typing import Sequence
+from typing import Iterator, Sequence
 
 from engine.errors import ConfigError
 from labs import theory
 from labs.cache_laws import CacheLaws
 from labs.caches import Cache, caches, hash_cache, radix_cache, served_cache
-from labs.chart import Chart, ChartSeries, bars_of
+from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers
 from labs.length_check import check_length
 from labs.measure import sim_times_note
 from labs.outcome import hits_outcome
-from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
-from labs.scenarios.match_sweep import MatchSweep, fitted_unit, run_match_sweep
-from labs.series import Series, SeriesRequest, prove_cold, run_series
+from labs.protocol import Lab, LabReport, LabSession, Measurement
+from labs.scenarios.match_sweep import MatchSweep, loss_chart, run_match_sweep
+from labs.scenarios.oversized_block import check_oversized_block
+from labs.scenarios.shared_arm import SharedArm, SharedSeries
 from labs.served_sizes import fit_sizes
-from labs.targets.base import ServedCache
-from labs.witnesses import Doubt, tell_doubts
 from labs.workload import SharedPrefixWorkload, TokenIds
 
 NUM_OWN = 16  # tokens a request has of its own, where only the shared part matters
@@ -91,137 +90,73 @@ class Config:
             raise ValueError(f"match_unit is {self.match_unit}; accepted: a multiple of block_size, {self.block_size}")
 
 
-@dataclass(frozen=True)
-class SharedSeries:
-    """Requests that share their first tokens, sent to a cache that follows `laws`."""
-
-    prompts: tuple[TokenIds, ...]
-    laws: CacheLaws
-
-    @property
-    def unit(self) -> int:
-        return self.laws.unit
-
-    @property
-    def shared(self) -> int:
-        """Tokens they share, by their ids."""
-        return theory.longest_match(self.prompts[1], self.prompts[:1])
-
-    @property
-    def length(self) -> int:
-        return len(self.prompts[0])
-
-    @property
-    def series(self) -> Series:
-        """With every request's prediction."""
-        count, sizes = len(self.prompts), (self.shared, self.length)
-        first = self.laws.predict(theory.reuse, 0, self.length)
-        later = self.laws.predict(theory.reuse, *sizes)
-        each = [first, *[later] * (count - 1)]
-        requests = tuple(SeriesRequest(prompt, law) for prompt, law in zip(self.prompts, each))
-        total = self.laws.total(each, theory.shared_prefix_hits, count, *sizes)
-        queries = self.laws.predict(theory.queries, count, self.length)
-        row = f"{count} share {self.shared:,} of {self.length:,}"
-        return Series(row, requests, total, queries, front_hits=self.laws.front_hits(self.length))
-
-
-@dataclass(frozen=True)
-class SharedArm:
-    """One cache, and the series it serves, none of which begins like another."""
-
-    title: str
-    cache: Cache
-    series: tuple[SharedSeries, ...]
-    canary_ids: TokenIds  # longer than the unit, or it never could be warm
-    is_fitted: bool = False  # its series tell the unit
-
-    @property
-    def unit_name(self) -> str:
-        own_unit = self.series[0].unit == self.cache.unit
-        return ("block" if self.cache.is_hash else "page") if own_unit else "match unit"
-
-
 def run(session: LabSession, config: Config) -> LabReport:
     """Shared prefixes on every cache, then the sweep over block sizes, then the configuration that cannot work."""
-    if (served := session.open_target.served) is not None:
-        return _run_on_server(session, config, served)
-    target = session.open_target(num_gpu_blocks=2)
-    vocab_size, max_model_len = target.info.vocab_size, target.info.max_model_len
-    target.close()
-    full = config.full or session.open_target.kind == "sim"
-    workload = _workload(config, vocab_size, _longest(config, max_model_len))
-    arms = _arms(config, workload, full)
-    swept = [cache(size) for cache in ((hash_cache, radix_cache) if full else (hash_cache,)) for size in config.block_sizes]
-    sweeps = [MatchSweep.of(cache, vocab_size, config.seed) for cache in swept]
-    session.expect(sum(len(one.prompts) for one in (*(series for arm in arms for series in arm.series), *sweeps)))
-    measurements: list[Measurement] = []
-    findings: list[str] = []
-    cold = True
-    for arm in arms:
-        found, verdicts, started_cold = _run_shared(session, arm)
-        measurements += found
-        findings += verdicts
-        cold = cold and started_cold
-    for sweep in sweeps:
-        found, started_cold = run_match_sweep(session, sweep, arms[0].series[0].prompts[0])
-        measurements += found
-        cold = cold and started_cold
-    measurement, finding = _check_oversized(session, config, vocab_size, max_model_len)
-    measurements.append(measurement)
-    findings += [_sweep_finding(measurements, config), finding, *_scope(session, config, full)]
-    return LabReport(
-        tuple(measurements),
-        "cold" if cold else "uncontrolled",
-        tuple(findings),
-        _conclusion(measurements),
-        {"workload": workload.digest},
-        (_bars(arms, measurements), _lines(sweeps, measurements)),
-    )
-
-
-def _run_on_server(session: LabSession, config: Config, served: ServedCache) -> LabReport:
-    """Shared prefixes on the server's cache, and the unit that its hits tell."""
-    cache = served_cache(served)
+    served = session.open_target.served
     target = session.open_target(num_gpu_blocks=2)
     vocab_size, limit = target.info.vocab_size, target.info.max_model_len
     target.close()
-    shared = max(1, min(config.shared_tokens, limit - 1 - NUM_OWN))
-    sizes = {"prompt_tokens": max(2, min(config.prompt_tokens, limit - 1)), "shared_tokens": shared}
-    config, findings = fit_sizes(session, config, sizes)
-    check_length(config, limit - 1, "on this server", prompt_tokens=config.prompt_tokens)
-    arm, workload = _served_arm(config, cache, vocab_size, limit)
-    can_sweep = cache.unit <= MOST_SWEPT and not cache.has_drafter and 4 * cache.unit < limit
-    sweeps = [MatchSweep.of(cache, vocab_size, config.seed)] if can_sweep else []
-    session.expect(sum(len(one.prompts) for one in (*arm.series, *sweeps)))
-    measurements, verdicts, cold = _run_shared(session, arm)
+    findings: list[str] = []
+    full = config.full or session.open_target.kind == "sim"
+    if served is None:
+        arms, swept, workload = _in_process(config, vocab_size, limit, full)
+    else:
+        config, findings = _fitted(session, config, limit)
+        arms, swept, workload = _on_server(config, served_cache(served), vocab_size, limit)
+    sweeps = [MatchSweep.of(cache, vocab_size, config.seed) for cache in swept]
+    measurements, verdicts, cold = _ask(session, arms, sweeps)
     findings += verdicts
-    for sweep in sweeps:
-        found, started_cold = run_match_sweep(session, sweep, arm.series[0].prompts[0])
-        measurements += found
-        cold = cold and started_cold
-        told = {one.name: f"{one.value:g}" for one in found if one.name in ("mean_loss", "fitted_unit")}
-        if told:
-            loss, fitted = told["mean_loss"], told["fitted_unit"]
-            findings.append(f"{cache.title}: all remainders: mean loss {loss} tokens, hits in units of {fitted}")
-    if cache.unit >= limit + cache.num_front:
-        findings.append(
-            f"{cache.title}: no prompt of at most {limit - 1:,} tokens can fill a {arm.unit_name} of {cache.unit:,}, so nothing "
-            "can ever be reused"
-        )
-    if cache.has_drafter:
-        findings.append(
-            f"{cache.title}: a drafter costs one {arm.unit_name} of each match, so the unit is not fitted: lab 03 shows both"
-        )
-    charts = [_bars([arm], measurements)]
+    if served is None:
+        model_len = min(config.short_model_len, limit)
+        measurement, finding = check_oversized_block(session, config.oversized_block, model_len, vocab_size, config.seed)
+        measurements.append(measurement)
+        findings += [_sweep_finding(measurements, config), finding, *_scope(session, config, full)]
+    else:
+        findings += _served_findings(arms[0], sweeps, measurements, limit)
+    charts = [_bars(arms, measurements)]
     if any(one.name == "mean_loss" for one in measurements):
-        charts.append(_lines(sweeps, measurements))
+        charts.append(loss_chart(sweeps, measurements))
     state = "cold" if cold else "uncontrolled"
     details = {"workload": workload.digest}
     return LabReport(tuple(measurements), state, tuple(findings), _conclusion(measurements), details, tuple(charts))
 
 
-def _served_arm(config: Config, cache: Cache, vocab_size: int, limit: int) -> tuple[SharedArm, SharedPrefixWorkload]:
-    """The lab's prefix, one that is too short to hit and one that just hits, and a match that no other unit explains."""
+def _ask(
+    session: LabSession, arms: Sequence[SharedArm], sweeps: Sequence[MatchSweep]
+) -> tuple[list[Measurement], list[str], bool]:
+    """Measurements of all arms and sweeps, verdicts on the arms, and whether all of them started cold."""
+    session.expect(sum(arm.num_requests for arm in arms) + sum(len(sweep.prompts) for sweep in sweeps))
+    measurements: list[Measurement] = []
+    verdicts: list[str] = []
+    states: list[bool] = []
+    for arm in arms:
+        found, told, cold = arm.run(session)
+        measurements += found
+        verdicts += told
+        states.append(cold)
+    for sweep in sweeps:
+        found, cold = run_match_sweep(session, sweep, arms[0].series[0].prompts[0])
+        measurements += found
+        states.append(cold)
+    return measurements, verdicts, all(states)
+
+
+def _fitted(session: LabSession, config: Config, limit: int) -> tuple[Config, list[str]]:
+    """The configuration that fits a server, and a finding if it is another; ConfigError where what was typed does not."""
+    shared = max(1, min(config.shared_tokens, limit - 1 - NUM_OWN))
+    sizes = {"prompt_tokens": max(2, min(config.prompt_tokens, limit - 1)), "shared_tokens": shared}
+    config, findings = fit_sizes(session, config, sizes)
+    check_length(config, limit - 1, "on this server", prompt_tokens=config.prompt_tokens)
+    return config, findings
+
+
+def _on_server(
+    config: Config, cache: Cache, vocab_size: int, limit: int
+) -> tuple[list[SharedArm], list[Cache], SharedPrefixWorkload]:
+    """The one cache with the lab's prefix, one too short to hit and one that just hits; whether all remainders are asked of it.
+
+    Where they are too many, a match of 2·U − 1 tokens tells the unit.
+    """
     unit, num_own, count = cache.unit, config.prompt_tokens - config.shared_tokens, config.num_requests
     count = count if config.full else min(count, config.real_requests)
     fewest = (1 + cache.laws.num_dropped) * unit  # tokens of a match that hits
@@ -238,11 +173,59 @@ def _served_arm(config: Config, cache: Cache, vocab_size: int, limit: int) -> tu
         num_requests=count,
         num_unrelated=len(lengths),
     )
-    series = [
-        SharedSeries(tuple(beginning[:shared] + tail[:own] for tail in workload.tail_ids[:number]), cache.laws)
-        for beginning, (shared, own, number) in zip(workload.unrelated_ids, lengths)
-    ]
-    return SharedArm(cache.title, cache, tuple(series), workload.canary_ids, is_fitted=unit > MOST_SWEPT), workload
+    series = _series(lengths, iter(workload.unrelated_ids), workload, cache.laws)
+    can_sweep = unit <= MOST_SWEPT and not cache.has_drafter and 4 * unit < limit
+    arm = SharedArm(cache.title, cache, series, workload.canary_ids, is_fitted=unit > MOST_SWEPT)
+    return [arm], [cache] if can_sweep else [], workload
+
+
+def _in_process(
+    config: Config, vocab_size: int, limit: int, full: bool
+) -> tuple[list[SharedArm], list[Cache], SharedPrefixWorkload]:
+    """The four caches and the one with a match unit, and the caches that are asked all remainders; with all prompts made."""
+    # Unrelated prompts are the beginnings that a series shares, tails what its requests have of their own.
+    workload = SharedPrefixWorkload.from_token_ids(
+        vocab_size,
+        config.seed,
+        num_shared=_longest(config, limit),
+        num_tail=max(config.prompt_tokens - config.shared_tokens, NUM_OWN),
+        num_requests=max(config.num_requests, config.num_match_requests),
+        num_unrelated=2 * (2 + len(config.page_sizes)) + len(config.match_shared_tokens),
+    )
+    num_requests, num_match = (
+        count if full else min(count, config.real_requests) for count in (config.num_requests, config.num_match_requests)
+    )
+    beginnings = iter(workload.unrelated_ids)
+    plain, *pages = caches(config.block_size, config.page_sizes)
+    arms = []
+    for cache in (plain, hash_cache(config.large_block_size), *pages):
+        lengths = [(config.shared_tokens, config.prompt_tokens - config.shared_tokens, num_requests)]
+        if config.shared_tokens < cache.unit:
+            lengths.append((theory.next_longer_match(config.shared_tokens, cache.unit), NUM_OWN, 2))
+        series = _series(lengths, beginnings, workload, cache.laws)
+        arms.append(SharedArm(cache.title, cache, series, _canary(workload, cache.unit)))
+    unit = config.match_unit
+    by_unit = replace(plain, engine_fields={**plain.engine_fields, "prefix_match_unit": unit})
+    series = _series([(num, NUM_OWN, num_match) for num in config.match_shared_tokens], beginnings, workload, CacheLaws(unit))
+    arms.append(SharedArm(f"{plain.title}, match unit {unit:,}", by_unit, series, _canary(workload, unit), is_fitted=True))
+    swept = [cache(size) for cache in ((hash_cache, radix_cache) if full else (hash_cache,)) for size in config.block_sizes]
+    return arms, swept, workload
+
+
+def _series(
+    lengths: Sequence[tuple[int, int, int]], beginnings: Iterator[TokenIds], workload: SharedPrefixWorkload, laws: CacheLaws
+) -> tuple[SharedSeries, ...]:
+    """One for each (shared tokens, own tokens, requests), each with the next beginning."""
+    return tuple(
+        SharedSeries(tuple(beginning[:num_shared] + tail[:num_own] for tail in workload.tail_ids[:count]), laws)
+        for (num_shared, num_own, count), beginning in zip(lengths, beginnings)
+    )
+
+
+def _canary(workload: SharedPrefixWorkload, unit: int) -> TokenIds:
+    """Longer than the unit, or it never could be warm."""
+    num_tokens = max(len(workload.canary_ids), unit + 1)
+    return (workload.canary_ids * -(-num_tokens // len(workload.canary_ids)))[:num_tokens]
 
 
 def _longest(config: Config, max_model_len: int) -> int:
@@ -263,135 +246,6 @@ def _longest(config: Config, max_model_len: int) -> int:
     return max(lengths.values())
 
 
-def _workload(config: Config, vocab_size: int, longest: int) -> SharedPrefixWorkload:
-    """Unrelated prompts are the beginnings that a series shares, tails what its requests have of their own."""
-    return SharedPrefixWorkload.from_token_ids(
-        vocab_size,
-        config.seed,
-        num_shared=longest,
-        num_tail=max(config.prompt_tokens - config.shared_tokens, NUM_OWN),
-        num_requests=max(config.num_requests, config.num_match_requests),
-        num_unrelated=2 * (2 + len(config.page_sizes)) + len(config.match_shared_tokens),
-    )
-
-
-def _arms(config: Config, workload: SharedPrefixWorkload, full: bool) -> list[SharedArm]:
-    """The four caches and the one with a match unit, with all prompts made."""
-    num_requests, num_match = (
-        count if full else min(count, config.real_requests) for count in (config.num_requests, config.num_match_requests)
-    )
-    beginnings = iter(workload.unrelated_ids)
-
-    def shared(unit: int, num_shared: int, num_own: int, count: int) -> SharedSeries:
-        beginning = next(beginnings)[:num_shared]
-        return SharedSeries(tuple(beginning + tail[:num_own] for tail in workload.tail_ids[:count]), CacheLaws(unit))
-
-    def arm(title: str, cache: Cache, series: list[SharedSeries], is_fitted: bool = False) -> SharedArm:
-        canary_ids = workload.canary_ids * (1 + series[0].unit // len(workload.canary_ids))
-        return SharedArm(title, cache, tuple(series), canary_ids[: max(len(workload.canary_ids), series[0].unit + 1)], is_fitted)
-
-    plain, *pages = caches(config.block_size, config.page_sizes)
-    arms = []
-    for cache in (plain, hash_cache(config.large_block_size), *pages):
-        series = [shared(cache.unit, config.shared_tokens, config.prompt_tokens - config.shared_tokens, num_requests)]
-        if config.shared_tokens < cache.unit:
-            series.append(shared(cache.unit, theory.next_longer_match(config.shared_tokens, cache.unit), NUM_OWN, 2))
-        arms.append(arm(cache.title, cache, series))
-    unit = config.match_unit
-    by_unit = replace(plain, engine_fields={**plain.engine_fields, "prefix_match_unit": unit})
-    series = [shared(unit, num_shared, NUM_OWN, num_match) for num_shared in config.match_shared_tokens]
-    return [*arms, arm(f"{plain.title}, match unit {unit:,}", by_unit, series, is_fitted=True)]
-
-
-def _run_shared(session: LabSession, arm: SharedArm) -> tuple[list[Measurement], list[str], bool]:
-    """All series of a cache: measurements, findings with a verdict on each, whether they started cold."""
-    series = [one.series for one in arm.series]
-    tokens = sum(one.pool_tokens for one in series) + len(arm.canary_ids)
-    blocks = arm.cache.blocks_for(tokens, sum(len(one.requests) for one in series))
-    target = session.open_target(**arm.cache.engine_fields, num_gpu_blocks=blocks)
-    measurements: list[Measurement] = []
-    observed: list[tuple[int, int, int]] = []
-    verdicts: list[str] = []
-    doubts: list[Doubt] = []
-    try:
-        cold = prove_cold(session, target, arm.canary_ids)
-        for shared, one in zip(arm.series, series):
-            result = run_series(session, target, one, arm.title)
-            measurements += result.measurements
-            doubts += result.doubts
-            found_by = [completion.num_cached_tokens for completion in result.completions[1:]]
-            hits = [found for found in found_by if found is not None]
-            front = arm.cache.num_front
-            observed += [(shared.shared + front, shared.length + front, found) for found in hits]
-            verdicts.append(_verdict(shared, arm.unit_name, hits) if hits else "the server does not tell what was reused")
-    finally:
-        target.close()
-    own_unit = arm.series[0].unit == arm.cache.unit
-    if arm.is_fitted and observed:
-        steps = "; ".join(f"{match:,} shared tokens find {hits:,}" for match, _, hits in dict.fromkeys(observed))
-        fitted = fitted_unit(observed, arm.series[0].unit, arm.title, "all series")
-        if fitted is None:
-            advice = "" if own_unit else ": set match_shared_tokens to lengths on both sides of a multiple"
-            fit = f"several units would explain that{advice}"
-        else:
-            session.record(fitted)
-            measurements.append(fitted)
-            fit = f"hits come in units of {fitted.value:,}" if fitted.agrees else "NOT what the match unit would do"
-        verdicts.insert(0, f"{steps}: {fit}" if own_unit else f"blocks of {arm.cache.unit}, yet {steps}: {fit}")
-    return measurements, [f"{arm.title}: {'; '.join(verdicts)}", *tell_doubts(doubts)], cold
-
-
-def _verdict(shared: SharedSeries, unit_name: str, hits: Sequence[int]) -> str:
-    """What a unit does to a shared prefix, by the prompts' ids and the unit, if the later requests' hits say the same."""
-    laws, prefix, unit = shared.laws, shared.shared, shared.unit
-    longer = theory.next_longer_match(prefix + laws.num_front, unit, laws.num_dropped) - laws.num_front
-    reused = int(laws.predict(theory.reuse, prefix, shared.length).value)
-    deviating = next((found for found in hits if found != reused), None)
-    if deviating is not None:
-        due = f"{reused:,} are due with a {unit_name} of {unit:,}"
-        return f"NOT as predicted: of {prefix:,} shared tokens {deviating:,} are reused, {due}"
-    if not reused:
-        needed = f"one {unit_name} ({unit:,})"
-        if laws.has_drafter:
-            needed = f"two {unit_name}s of {unit:,}, of which the drafter gives up one"
-        return (
-            f"shared prefix ({prefix:,}) is shorter than {needed}: nothing can be reused, although "
-            f"{len(hits)} later request(s) share it; the next prefix length that would hit is {longer:,}"
-        )
-    lost = prefix + laws.num_front - reused
-    also = " and to the drafter" if laws.has_drafter else ""
-    return f"of {prefix:,} shared tokens {reused:,} are reused and {lost:,} lost to {unit_name}s of {unit:,}{also}"
-
-
-def _check_oversized(session: LabSession, config: Config, vocab_size: int, max_model_len: int) -> tuple[Measurement, str]:
-    """Names of the longest prompt under blocks that may be too large for any; nothing is sent."""
-    block, model_len = config.oversized_block, min(config.short_model_len, max_model_len)
-    law = Prediction(*theory.predict(theory.full_blocks, model_len - 1, block))
-    target = session.open_target(prefix_cache="hash", block_size=block, max_model_len=model_len, num_gpu_blocks=2)
-    try:
-        longest = SharedPrefixWorkload.from_token_ids(vocab_size, config.seed, model_len - 1, 1, 1).shared_ids
-        num_names = len(target.block_hashes(longest))
-    finally:
-        target.close()
-    row = f"block {block:,}, max_model_len {model_len:,}"
-    measurement = Measurement("names", "blocks", (num_names,), "the longest prompt, before any traffic", row, law, key=True)
-    session.record(measurement)
-    # What is filled is not what is found: the longest prompt's last token takes its block along.
-    reused = theory.repeat(model_len - 1, block)
-    if not measurement.agrees:
-        verdict = f"NOT as predicted: {num_names:,} block(s) of the longest prompt fill, {law.value:,} by the law"
-    elif reused:
-        verdict = f"{num_names:,} block(s) of the longest prompt can fill; by the law its repeat finds {reused:,} tokens"
-    elif num_names:
-        verdict = (
-            "the longest prompt fills a block exactly, and its last token is always computed, so by the law nothing can ever be "
-            f"reused; take blocks below {model_len - 1:,}"
-        )
-    else:
-        verdict = f"no prompt can ever fill a block, so nothing can ever be reused; take blocks below {model_len - 1:,}"
-    return measurement, f"{row}: {verdict}"
-
-
 def _scope(session: LabSession, config: Config, full: bool) -> list[str]:
     """What was left out on a real model, and what simulated times are worth."""
     note = sim_times_note(session.open_target.kind)
@@ -401,6 +255,28 @@ def _scope(session: LabSession, config: Config, full: bool) -> list[str]:
         f"shortened on a real model: at most {config.real_requests} requests a series (num_requests is {config.num_requests}, "
         f"num_match_requests {config.num_match_requests}), remainders on the hash cache alone; --full runs all"
     ]
+
+
+def _served_findings(
+    arm: SharedArm, sweeps: Sequence[MatchSweep], measurements: Sequence[Measurement], limit: int
+) -> list[str]:
+    """What all remainders tell of a server's cache, and what keeps its unit from being seen."""
+    cache, findings = arm.cache, []
+    for sweep in sweeps:
+        told = {one.name: f"{one.value:g}" for one in measurements if one.group == sweep.group}
+        if "mean_loss" in told:
+            loss, fitted = told["mean_loss"], told["fitted_unit"]
+            findings.append(f"{cache.title}: all remainders: mean loss {loss} tokens, hits in units of {fitted}")
+    if cache.unit >= limit + cache.num_front:
+        findings.append(
+            f"{cache.title}: no prompt of at most {limit - 1:,} tokens can fill a {arm.unit_name} of {cache.unit:,}, so nothing "
+            "can ever be reused"
+        )
+    if cache.has_drafter:
+        findings.append(
+            f"{cache.title}: a drafter costs one {arm.unit_name} of each match, so the unit is not fitted: lab 03 shows both"
+        )
+    return findings
 
 
 def _sweep_finding(measurements: Sequence[Measurement], config: Config) -> str:
@@ -420,7 +296,7 @@ def _bars(arms: Sequence[SharedArm], measurements: Sequence[Measurement]) -> Cha
     bars: dict[str, list[tuple[str, float]]] = {"predicted": [], "measured": []}
     for arm in arms:
         for shared in arm.series:
-            one = rows.get((arm.title, shared.series.row))
+            one = rows.get((arm.title, shared.row))
             if one is None:
                 continue  # a server that does not tell
             label = f"{arm.title}: share {shared.shared:,}"
@@ -428,18 +304,6 @@ def _bars(arms: Sequence[SharedArm], measurements: Sequence[Measurement]) -> Cha
             # A drawn value may lie between two counts; a count in a table may not.
             bars["measured"].append((label, statistics.median(one.samples)))
     return bars_of("A shared prefix shorter than one unit finds nothing", bars)
-
-
-def _lines(sweeps: Sequence[MatchSweep], measurements: Sequence[Measurement]) -> Chart:
-    found = {(one.group, one.row): one for one in measurements if one.name == "mean_loss"}
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for sweep in sweeps:
-        one = found[sweep.group, sweep.row]
-        lines.setdefault("(U − 1)/2", []).append((sweep.cache.unit, one.predicted.value))
-        lines.setdefault("hash cache" if sweep.cache.is_hash else "radix cache", []).append((sweep.cache.unit, one.value))
-    series = tuple(ChartSeries(name, points=tuple(sorted(set(points)))) for name, points in lines.items())
-    labels = {"x_label": "block or page, tokens", "y_label": "mean loss, tokens"}
-    return Chart("lines", "A match loses half a unit on average", series, log_x=True, **labels)
 
 
 def _conclusion(measurements: Sequence[Measurement]) -> str:

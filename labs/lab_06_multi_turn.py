@@ -35,18 +35,17 @@ from dataclasses import dataclass, replace
 from typing import Collection, Sequence
 
 from engine.errors import ConfigError
-from labs import theory
 from labs.caches import Cache, caches
 from labs.chart import Chart, bars_of
-from labs.counted_request import send_counted
 from labs.field_check import check_numbers
 from labs.outcome import hits_outcome
-from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
-from labs.scenarios.conversation import Conversation, DatedSystem, EchoedIds, MergedIds, RetokenisedText, ThinkBlock
+from labs.protocol import Lab, LabReport, LabSession, Measurement
+from labs.scenarios.conversation import DatedSystem, EchoedIds, MergedIds, RetokenisedText, ThinkBlock
+from labs.scenarios.served_chat import Chat, ChatPlan, serve_chats
 from labs.series import prove_cold
 from labs.served_sizes import fit_sizes
-from labs.targets.base import Completion, ServedCache, Target, TargetUnavailable
-from labs.witnesses import counted_beside, disagreements, tell_doubts
+from labs.targets.base import ServedCache, TargetUnavailable
+from labs.witnesses import disagreements, tell_doubts
 from labs.workload import ChatTokenizer, SharedPrefixWorkload, TokenIds
 
 MOST_TOKENS = 16_384  # of a chat on a server: longer ones take a small server minutes
@@ -80,48 +79,6 @@ class Config:
         return self.system_tokens + self.num_turns * (self.user_tokens + self.answer_tokens) + self.think_tokens
 
 
-@dataclass(frozen=True)
-class ChatPlan:
-    """One chat to be served."""
-
-    name: str  # the table's row
-    conversation: Conversation
-    outputs: tuple[int, ...]  # tokens generated, one entry a turn
-    is_echo: bool = False  # its ids come back as they were
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One request of a chat; all but `hits` was known before it was sent."""
-
-    offered: int  # tokens that the turn before left computed; 0 for the first turn
-    prompt_only: int  # hits, had the turn before left its prompt but not its answer
-    echoed: int  # hits, had the ids come back as they were
-    law: Prediction
-    parted_at: int | None  # the answer's first token (negative: of the prompt before it) that came back as another
-    completion: Completion
-
-    @property
-    def hits(self) -> int | None:
-        """Tokens found; None where a server does not tell."""
-        return self.completion.num_cached_tokens
-
-
-@dataclass(frozen=True)
-class Chat:
-    """A chat as one cache served it."""
-
-    plan: ChatPlan
-    turns: tuple[Turn, ...]
-
-    @property
-    def lost(self) -> int | None:
-        """Tokens that echoed ids would have found and these did not; None where a server does not tell."""
-        if any(turn.hits is None for turn in self.turns):
-            return None
-        return sum(turn.echoed - turn.hits for turn in self.turns)
-
-
 def run(session: LabSession, config: Config) -> LabReport:
     """Every chat on every cache, each cache from a cold start."""
     target = session.open_target(num_gpu_blocks=2)
@@ -143,18 +100,19 @@ def run(session: LabSession, config: Config) -> LabReport:
         target = session.open_target(**cache.engine_fields, num_gpu_blocks=_num_blocks(config, cache, plans))
         try:
             cold = prove_cold(session, target, _canary(workload, chat_tokenizer)) and cold
-            found, chats_of[cache.title] = _serve(session, target, cache, plans)
+            found, chats_of[cache.title] = serve_chats(session, target, cache, plans)
         finally:
             target.close()
         measurements += found
-    main = tested[0][0]
+    turns = {title: {chat.plan.name: chat.by_turn for chat in chats} for title, chats in chats_of.items()}
+    main = asked[0].title
     return LabReport(
         tuple(measurements),
         "cold" if cold else "uncontrolled",
         (*findings, *_findings(chats_of, len(config.output_tokens))),
         _conclusion(measurements),
-        {"workload": workload.digest, "turns": {title: _details(chats) for title, chats in chats_of.items()}},
-        (_chart(main, chats_of[main.title]),),
+        {"workload": workload.digest, "turns": turns},
+        (_chart(main, chats_of[main]),),
     )
 
 
@@ -264,73 +222,6 @@ def _num_blocks(config: Config, cache: Cache, plans: Sequence[ChatPlan]) -> int:
     return cache.blocks_for(num_requests * (2 * config.most_tokens + 64), num_requests)
 
 
-def _serve(
-    session: LabSession, target: Target, cache: Cache, plans: Sequence[ChatPlan]
-) -> tuple[list[Measurement], list[Chat]]:
-    """All chats of one cache, turn by turn; each turn is predicted from what was computed before it."""
-    measurements: list[Measurement] = []
-    chats: list[Chat] = []
-    computed: list[TokenIds] = []  # prompt and output of every request so far, without the last token
-    for plan in plans:
-        turns: list[Turn] = []
-        said: TokenIds = ()  # prompt and output of the turn before
-        num_outputs = 0
-        for number, max_tokens in enumerate(plan.outputs, start=1):
-            prompt = plan.conversation.prompt()
-            before = len(said) - num_outputs  # tokens of the prompt before this one
-            offered = theory.offered_by_turn(before, num_outputs) if said else 0
-            # A first turn has nothing before it; what a server puts in front of every prompt is no reuse of a turn.
-            prompt_only, echoed = (int(cache.laws.predict(theory.reuse, match, len(prompt)).value) for match in (before, offered))
-            common = theory.common_prefix(said, prompt)
-            parted_at = common - before if common < len(said) else None
-            law = _law(plan, said, num_outputs, prompt, computed, cache)
-            label = f"{cache.title}: {plan.name}, turn {number}"
-            completion = send_counted(session, target, prompt, label, max_tokens=max_tokens)
-            turns.append(Turn(offered, prompt_only, echoed, law, parted_at, completion))
-            if number < len(plan.outputs):
-                _check_ids(completion, max_tokens)
-                plan.conversation.hear(completion.output_token_ids)
-            said, num_outputs = (*prompt, *completion.output_token_ids), max_tokens
-            computed.append(said[:-1])
-        chats.append(Chat(plan, tuple(turns)))
-        found = _measurements(cache, chats[-1])
-        session.record(*found)
-        measurements += found
-    return measurements, chats
-
-
-def _check_ids(completion: Completion, num_tokens: int) -> None:
-    """Raises TargetUnavailable for a server that keeps the ids of its answer to itself: they cannot come back as they were."""
-    if len(completion.output_token_ids) != num_tokens:
-        raise TargetUnavailable(
-            "the server does not tell the ids it generated, so they cannot be sent back; accepted: a server that takes "
-            "return_token_ids (vLLM from 0.10.2 on, SGLang 0.5.23, labcli serve)"
-        )
-
-
-def _law(
-    plan: ChatPlan, said: TokenIds, num_outputs: int, prompt: TokenIds, computed: Sequence[TokenIds], cache: Cache
-) -> Prediction:
-    """Echoed ids need no look at the ids: the lengths tell. Others are compared with all that was computed."""
-    if plan.is_echo and said and not cache.has_drafter:
-        return cache.laws.predict(theory.next_turn_hits, len(said) - num_outputs, num_outputs)
-    return cache.laws.predict(theory.reuse, theory.longest_match(prompt, computed), len(prompt))
-
-
-def _measurements(cache: Cache, chat: Chat) -> list[Measurement]:
-    row = chat.plan.name
-    found = [
-        Measurement(f"turn {number}", "tokens", (turn.hits,), cache.title, row, turn.law, key=number == 2)
-        for number, turn in enumerate(chat.turns, start=1)
-        if turn.hits is not None
-    ]
-    due = Prediction(sum(turn.law.value for turn in chat.turns), "the sum over the turns")
-    found += counted_beside(cache.title, row, [turn.completion for turn in chat.turns], due)
-    predicted = sum(turn.echoed - int(turn.law.value) for turn in chat.turns)
-    law = Prediction(predicted, "what echoed ids would find − what these find, over all turns")
-    return found if chat.lost is None else [*found, Measurement("lost", "tokens", (chat.lost,), cache.title, row, law)]
-
-
 def _findings(served: dict[str, list[Chat]], num_short: int) -> list[str]:
     """By chat, all caches side by side: what became of the generated tokens, what each way of bringing them back lost."""
     findings = []
@@ -342,7 +233,7 @@ def _findings(served: dict[str, list[Chat]], num_short: int) -> list[str]:
             findings.append(f"{first.plan.name}: {offered}; the next turn reuses {reused}")
         else:
             lost = _beside(served, [chat.lost for chat in chats])
-            findings.append(f"{first.plan.name}: {_place(first)}; tokens lost in {len(first.turns)} turns: {lost}")
+            findings.append(f"{first.plan.name}: {first.parting}; tokens lost in {len(first.turns)} turns: {lost}")
     findings += [f"{title}: {_key_verdict(chats[num_short])}" for title, chats in served.items()]
     doubts = [
         doubt
@@ -355,15 +246,6 @@ def _findings(served: dict[str, list[Chat]], num_short: int) -> list[str]:
 
 def _beside(served: dict[str, list[Chat]], values: Sequence[int | None]) -> str:
     return ", ".join(f"{'unknown' if value is None else f'{value:,}'} ({title})" for title, value in zip(served, values))
-
-
-def _place(chat: Chat) -> str:
-    """Where a chat's history parts from what was said."""
-    places = [turn.parted_at for turn in chat.turns if turn.parted_at is not None]
-    if not places:
-        return "its ids came back as they were"
-    first = f"at token {places[0]:,} of the answer" if places[0] >= 0 else f"{-places[0]:,} token(s) before the prompt's end"
-    return f"{len(places)} of {len(chat.turns) - 1} histories part from what was said, the first {first}"
 
 
 def _key_verdict(echoed: Chat) -> str:
@@ -381,24 +263,13 @@ def _key_verdict(echoed: Chat) -> str:
     return f"generated tokens are reused: {beside}"
 
 
-def _details(chats: Sequence[Chat]) -> dict[str, list[dict[str, int | None]]]:
-    """JSON-ready evidence, one entry a turn."""
-    return {
-        chat.plan.name: [
-            {"offered": turn.offered, "predicted_hits": int(turn.law.value), "hits": turn.hits, "parted_at": turn.parted_at}
-            for turn in chat.turns
-        ]
-        for chat in chats
-    }
-
-
-def _chart(cache: Cache, chats: Sequence[Chat]) -> Chart:
+def _chart(title: str, chats: Sequence[Chat]) -> Chart:
     turns = [(f"{chat.plan.name}, turn {number}", turn) for chat in chats for number, turn in enumerate(chat.turns[1:], start=2)]
     bars = {
         "offered": [(row, float(turn.offered)) for row, turn in turns],
         "reused": [(row, float(turn.hits)) for row, turn in turns if turn.hits is not None],
     }
-    return bars_of(f"What a turn offers the next, and what is reused ({cache.title})", bars)
+    return bars_of(f"What a turn offers the next, and what is reused ({title})", bars)
 
 
 def _conclusion(measurements: Sequence[Measurement]) -> str:

@@ -11,8 +11,8 @@ Predicted and measured, in tokens (n prompts of L tokens in turn, N usable block
     whole leaves (SGLang)    the same
     blocks evicted           how many, and how many of them were a prompt's first
 
-Hits follow the formulas; evicted blocks are counted by a small model that moves names in a list (labs/scenarios/eviction_model.py).
-Pools are sized in tokens, so that every cache has the same memory.
+Hits follow the formulas; evicted blocks are counted by a small model that moves names in a list
+(labs/scenarios/eviction_model.py). Pools are sized in tokens, so that every cache has the same memory.
 
 How to read it. A block survives until its next use if the blocks freed after it, and those at work, fit the pool: its reuse
 distance. For block i (from 0) of n prompts in turn that is i + 1 + (n−2)·⌊L/B⌋ + ⌈L/B⌉ blocks, so with tails first hits fade
@@ -34,16 +34,18 @@ from typing import Sequence
 
 from engine.errors import ConfigError
 from labs import theory
-from labs.chart import Chart, ChartSeries, bars_of
+from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers
 from labs.measure import sim_times_note
 from labs.outcome import outcome_line
 from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.scenarios.empty_pools import EmptyPools
+from labs.scenarios.eviction_reason import reason, reason_counted
 from labs.scenarios.eviction_series import LETTERS, Cycle, Order, orders_of
-from labs.series import prove_cold
+from labs.scenarios.eviction_sweep import EvictionSweep
 from labs.targets.base import CacheCounters, Completion, Target, TargetError
 from labs.watch.block_map import MAX_ROWS, BlockMap, content_of
-from labs.workload import TokenIds, repeated_prompts, workload_digest
+from labs.workload import TokenIds, workload_digest
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,10 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        most = {"working_sets": len(LETTERS), "sweep_prompts": len(LETTERS), "map_requests": MAX_ROWS, "num_requests": 10_000, "rounds": 100}
+        most = {
+            "working_sets": len(LETTERS), "sweep_prompts": len(LETTERS), "map_requests": MAX_ROWS,
+            "num_requests": 10_000, "rounds": 100,
+        }  # fmt: skip
         check_numbers(self, least={"num_requests": 3, "rounds": 2, "map_requests": 3}, most=most)
         largest = max(self.block_size, *self.page_sizes)
         for name, length in self.lengths.items():
@@ -98,28 +103,17 @@ class Bench:
     """Sends cycles of prompts and gathers what the report is made of."""
 
     def __init__(self, session: LabSession, config: Config) -> None:
-        probe = session.open_target(num_gpu_blocks=2)
-        vocab_size, max_model_len = probe.info.vocab_size, probe.info.max_model_len
-        probe.close()
+        self.pools = EmptyPools(session)
+        most = self.pools.info.max_model_len - 1  # a token is generated
         for name, length in config.lengths.items():
-            if length >= max_model_len:
-                raise ConfigError(name, length, f"at most {max_model_len - 1} with this model")
-        # The last id begins the canary: no measured prompt may begin with it.
-        self.prompts = repeated_prompts(vocab_size - 1, config.seed, len(LETTERS), max(config.lengths.values()), 1)
-        self.canary_id = vocab_size - 1
+            if length > most:
+                raise ConfigError(name, length, f"at most {most} with this model")
+        self.prompts = self.pools.prompts(len(LETTERS), max(config.lengths.values()), config.seed)
         self.session = session
-        self.cold = True
         self.measurements: list[Measurement] = []
 
     def open(self, order: Order, pool_tokens: int) -> Target:
-        """A target with an empty pool of that size, proven to be empty."""
-        target = self.session.open_target(**order.engine_fields, num_gpu_blocks=order.num_usable(pool_tokens) + 1)
-        # Shorter than any prompt, so that it fits; what it leaves would be in the way.
-        canary = (self.canary_id,) * (order.cache.unit + 1)
-        proven = prove_cold(self.session, target, canary)
-        emptied = target.reset()
-        self.cold = self.cold and proven and emptied
-        return target
+        return self.pools.open(order.engine_fields, order.num_usable(pool_tokens))
 
     def send(self, target: Target, cycle: Cycle, label: str) -> tuple[list[Completion], CacheCounters]:
         """The cycle's requests, one after the other. Raises TargetError when requests and counters tell of other hits."""
@@ -146,20 +140,20 @@ def run(session: LabSession, config: Config) -> LabReport:
     full = config.full or session.open_target.kind == "sim"
     bench, orders = Bench(session, config), orders_of(config.block_size, config.page_sizes)
     alternating = _alternating(config, orders, full)
-    sweeps = [_working_sets(config, full), _pools(config, full)]
+    sweeps = _sweeps(config, full)
     drawn = Cycle(2, config.map_requests, config.map_prompt_tokens, config.map_pool_tokens)
     map_orders = orders_of(config.block_size, (config.block_size,))  # blocks of one size: the pictures can be compared
     session.expect(
         sum(cycle.num_requests for _, cycle in alternating)
-        + len(orders) * sum(cycle.num_requests for sweep in sweeps for cycle in sweep.cycles)
+        + len(orders) * sum(sweep.num_requests for sweep in sweeps)
         + len(map_orders) * drawn.num_requests
     )
     findings = [_alternate(bench, order, cycle) for order, cycle in alternating]
     charts = [_alternating_chart(bench, alternating[-1][1])]
     for sweep in sweeps:
-        found, chart = _sweep(bench, orders, sweep)
-        findings += found
-        charts.append(chart)
+        rates = _run_sweep(bench, orders, sweep)
+        findings += sweep.findings(rates)
+        charts.append(sweep.chart(rates))
     for order in map_orders:
         finding, chart = _draw_map(bench, order, drawn)
         findings.append(finding)
@@ -167,7 +161,7 @@ def run(session: LabSession, config: Config) -> LabReport:
     findings += _scope(bench, config, full)
     return LabReport(
         tuple(bench.measurements),
-        "cold" if bench.cold else "uncontrolled",
+        "cold" if bench.pools.cold else "uncontrolled",
         tuple(findings),
         _conclusion(bench, *alternating[0]),
         {"workload": workload_digest([bench.prompts])},
@@ -205,96 +199,29 @@ def _alternate(bench: Bench, order: Order, cycle: Cycle) -> str:
     add("ttft_later", [completion.ttft_s for completion in completions[first:]], None, "s")
     share, due = counted.hits / counted.queries, cycle.total(order)
     verdict = "" if due is None or counted.hits == due.value else f", NOT the {due.value:,} that follow from the sizes"
-    return f"{order.title}: {counted.hits:,} of {counted.queries:,} tokens found ({share:.1%}){verdict}. {_reason(order, cycle)}"
+    return f"{order.title}: {counted.hits:,} of {counted.queries:,} tokens found ({share:.1%}){verdict}. {reason(order, cycle)}"
 
 
-def _reason(order: Order, cycle: Cycle) -> str:
-    """What is evicted and why, from the sizes alone."""
-    unit, num_usable = order.cache.unit, order.num_usable(cycle.pool_tokens)
-    at_work, num_full = -(-cycle.prompt_tokens // unit), cycle.prompt_tokens // unit
-    if cycle.total(order) is None:
-        return "The prompts fill the pool to the last page: the page that a hit computes anew costs a leaf, which no law here counts"
-    if _fits(order, cycle):
-        return f"Both prompts fit the {num_usable:,} blocks: nothing need die"
-    left = num_usable - at_work
-    if not left:
-        return f"The prompt at work holds all {num_usable:,} blocks: nothing of the other is kept"
-    if order.keeps_heads:
-        return (
-            f"Of {num_usable:,} blocks the prompt at work holds {at_work:,}; the {left:,} others keep the head of the other "
-            "prompt, whose tail was freed, and so evicted, before it: block i (from 0) is used again after i + "
-            f"{at_work + 1:,} blocks, and {num_usable:,} fit"
-        )
-    if order.heads_first:
-        return (
-            f"As many blocks stay, {left:,}, but they are the other prompt's last ones: its first block was freed and evicted "
-            "first, and without it nothing behind it can be found. Dead weight"
-        )
-    return (
-        f"The pool has {left:,} pages left beside the {at_work:,} at work, the other prompt needs {num_full:,}: its leaf "
-        "dies whole, though a part would have fitted"
-    )
+def _sweeps(config: Config, full: bool) -> list[EvictionSweep]:
+    """More prompts in one pool, and other pools; unless full with fewer points and turns."""
+    length, sweep_pool = config.sweep_prompt_tokens, config.sweep_pool_tokens
+    sizes, pools, rounds = config.working_sets, config.sweep_pools, config.rounds
+    if not full:
+        # Around the cliff: the most that fit, and the next two.
+        sizes = tuple(size for size in sizes if sweep_pool / length - 1 <= size <= sweep_pool / length + 2) or sizes
+        every = max(1, len(pools) // 3)
+        pools, rounds = pools[every - 1 :: every], min(rounds, 2)
+    return [
+        EvictionSweep.over_working_sets(sizes, length, sweep_pool, rounds),
+        EvictionSweep.over_pools(pools, length, config.sweep_prompts, rounds),
+    ]
 
 
-def _fits(order: Order, cycle: Cycle) -> bool:
-    """Whether a prompt at work leaves room for all that the others keep."""
-    at_work, num_full = -(-cycle.prompt_tokens // order.cache.unit), cycle.prompt_tokens // order.cache.unit
-    return order.num_usable(cycle.pool_tokens) >= at_work + (cycle.num_prompts - 1) * num_full
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Cycles that differ in one number: the rows of a table, the points of a chart."""
-
-    group: str
-    chart_title: str
-    x_label: str
-    rows: tuple[str, ...]
-    xs: tuple[int, ...]
-    cycles: tuple[Cycle, ...]
-
-
-def _working_sets(config: Config, full: bool) -> Sweep:
-    """More and more prompts in a pool of one size."""
-    length, pool, rounds = config.sweep_prompt_tokens, config.sweep_pool_tokens, _rounds(config, full)
-    # Around the cliff: the most that fit, and the next two.
-    near = tuple(size for size in config.working_sets if pool / length - 1 <= size <= pool / length + 2)
-    sizes = config.working_sets if full or not near else near
-    cycles = tuple(Cycle(size, size * rounds, length, pool) for size in sizes)
-    return Sweep(
-        f"More prompts in turn, {length:,} tokens each, pool for {pool:,}, {rounds} turns",
-        "One prompt more than fits: hits fade with tails first, and end at once where a prompt dies whole",
-        "prompts in turn",
-        tuple(f"{size} in turn" for size in sizes),
-        sizes,
-        cycles,
-    )
-
-
-def _pools(config: Config, full: bool) -> Sweep:
-    """The same prompts in smaller and smaller pools."""
-    length, count, rounds = config.sweep_prompt_tokens, config.sweep_prompts, _rounds(config, full)
-    every = 1 if full else max(1, len(config.sweep_pools) // 3)
-    pools = config.sweep_pools[every - 1 :: every]
-    cycles = tuple(Cycle(count, count * rounds, length, pool) for pool in pools)
-    return Sweep(
-        f"Pools of other sizes, {count} prompts of {length:,} tokens in turn, {rounds} turns",
-        "The cliff: below the working set hits fade over one prompt's length, or end at once",
-        "pool, in tokens",
-        tuple(f"pool for {pool:,}" for pool in pools),
-        pools,
-        cycles,
-    )
-
-
-def _rounds(config: Config, full: bool) -> int:
-    return config.rounds if full else min(config.rounds, 2)
-
-
-def _sweep(bench: Bench, orders: list[Order], sweep: Sweep) -> tuple[list[str], Chart]:
-    """Every cycle of a sweep with every order; one finding an order, and the curves."""
-    rates: dict[Order, list[float]] = {order: [] for order in orders}
-    for row, cycle in zip(sweep.rows, sweep.cycles):
+def _run_sweep(bench: Bench, orders: list[Order], sweep: EvictionSweep) -> dict[str, list[float]]:
+    """Every cycle with every order; hit rates after the first turn, by order."""
+    rates: dict[str, list[float]] = {order.title: [] for order in orders}
+    for x, cycle in sweep.cycles.items():
+        row = sweep.row.format(x)
         for order in orders:
             target = bench.open(order, cycle.pool_tokens)
             try:
@@ -302,30 +229,8 @@ def _sweep(bench: Bench, orders: list[Order], sweep: Sweep) -> tuple[list[str], 
             finally:
                 target.close()
             bench.record(Measurement(order.column, "tokens", (hits,), sweep.group, row, cycle.total(order)))
-            # The first turn of each prompt cannot hit; without it the rate is what a long run tends to.
-            rates[order].append(hits / ((cycle.num_requests - cycle.num_prompts) * cycle.prompt_tokens))
-    alike: dict[tuple[float, ...], list[str]] = {}
-    for order in orders:
-        alike.setdefault(tuple(round(rate, 2) for rate in rates[order]), []).append(order.title)
-    findings = [
-        f"{'; '.join(titles)}: hit rate after the first turn {_told(sweep.xs, one)} ({sweep.x_label})"
-        for one, titles in alike.items()
-    ]
-    lines = tuple(ChartSeries(order.title, points=tuple(zip(map(float, sweep.xs), rates[order]))) for order in orders)
-    return findings, Chart("lines", sweep.chart_title, lines, "ratio", sweep.x_label, "hit rate after the first turn")
-
-
-def _told(xs: Sequence[int], rates: Sequence[float]) -> str:
-    """"99% at 1–4, 49% at 5, 0% at 6–8": equal neighbours together."""
-    runs: list[list[int]] = []
-    for index, rate in enumerate(rates):
-        if index and rate == rates[index - 1]:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ", ".join(
-        f"{rates[run[0]]:.0%} at {xs[run[0]]:,}" + (f"–{xs[run[-1]]:,}" if len(run) > 1 else "") for run in runs
-    )
+            rates[order.title].append(cycle.later_rate(hits))
+    return rates
 
 
 def _draw_map(bench: Bench, order: Order, cycle: Cycle) -> tuple[str, Chart]:
@@ -342,35 +247,24 @@ def _draw_map(bench: Bench, order: Order, cycle: Cycle) -> tuple[str, Chart]:
             found = bench.send(target, cycle, f"{order.title}: block map")[1].hits
     finally:
         target.close()
-    served = cycle.served(order)
-    gone = [index for one in served for _, index in one.evicted]
-    expected = (sum(one.hits for one in served), len(gone), gone.count(0))
     # A canary that could not be reset away has no place in a prompt.
     evicted = [names.get(name, ("", None)) for name in block_map.evicted]
     num_first, group = sum(index == 0 for _, index in evicted), _group("Block maps of A and B in turn", cycle)
-    for (name, unit, value), law in zip(
-        (("total", "tokens", found), ("evicted", "blocks", len(evicted)), ("first_evicted", "blocks", num_first)), expected
-    ):
-        predicted = Prediction(law, f"names moved in a list by the model: {law:,}")
-        bench.record(Measurement(name, unit, (value,), group, order.title, predicted))
-    title = f"{order.title}: {_map_title(order, len(evicted), found)}"
+    served = cycle.served(order)
+    gone = [index for one in served for _, index in one.evicted]
+
+    def add(name: str, unit: str, value: int, by_the_model: int) -> None:
+        law = Prediction(by_the_model, f"names moved in a list by the model: {by_the_model:,}")
+        bench.record(Measurement(name, unit, (value,), group, order.title, law))
+
+    add("total", "tokens", found, sum(one.hits for one in served))
+    add("evicted", "blocks", len(evicted), len(gone))
+    add("first_evicted", "blocks", num_first, gone.count(0))
+    title = f"{order.title}: {reason_counted(order, len(evicted), found)}"
     depth = sorted(index for _, index in evicted if index is not None)
     shallowest = f"; the shallowest was block {depth[0]} (from 0)" if depth else ""
     finding = f"{order.title}, block map: {len(evicted):,} blocks evicted, {num_first:,} of them a prompt's first{shallowest}"
     return finding, block_map.chart(title, "request")
-
-
-def _map_title(order: Order, num_evicted: int, num_hits: int) -> str:
-    """What a map shows, by what was counted."""
-    if not num_evicted:
-        return "nothing dies"
-    if order.keeps_heads:
-        return "the tail of the other prompt dies, its head is found again" if num_hits else "nothing is found again"
-    if num_hits:
-        return "some blocks die, others are found again"
-    if order.heads_first:
-        return "the head dies first, and what is kept behind it is of no use"
-    return "a leaf dies whole, and no part of it is found again"
 
 
 def _scope(bench: Bench, config: Config, full: bool) -> list[str]:
@@ -405,7 +299,7 @@ def _conclusion(bench: Bench, order: Order, cycle: Cycle) -> str:
     total = next(one for one in bench.measurements if one.name == "total")
     why = (
         "both fit, and only the first turn of each finds nothing."
-        if _fits(order, cycle)
+        if cycle.fits(order)
         else "it evicts tails before heads, and a head is worth more than what hangs on it."
     )
     return (

@@ -30,27 +30,23 @@ Sources: vLLM 0.32.0, v1/core/sched/scheduler.py and v1/metrics/stats.py; SGLang
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import Sequence
 
 from engine.errors import ConfigError
-from labs import theory
-from labs.caches import Cache, caches
-from labs.chart import Chart, ChartSeries, bars_of
+from labs.caches import caches
+from labs.chart import Chart, bars_of
 from labs.field_check import check_numbers
 from labs.length_check import check_length
 from labs.measure import ratio_of_medians, sim_times_note
 from labs.outcome import outcome_line
-from labs.output_check import FLOAT32_NEAR_TIE
-from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.protocol import Lab, LabReport, LabSession, Measurement
+from labs.scenarios.churn_series import ChurnResult, ChurnSeries, Crowd, most_outputs
+from labs.scenarios.empty_pools import EmptyPools
 from labs.scenarios.preemption_series import Pair, Run, send_at_once
-from labs.series import prove_cold
-from labs.targets.base import Target
+from labs.scenarios.survival_curve import SurvivalCurve, survival_chart
 from labs.watch.block_map import BlockMap
-from labs.workload import repeated_prompts, workload_digest
-
-NOT_JUDGED = "differ is not judged on sim: its tokens do not hang on K/V"
+from labs.workload import workload_digest
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class Config:
         for name, prompt, output in (
             ("pool_tokens", self.prompt_tokens, self.output_tokens),
             ("wait_pool_tokens", self.wait_prompt_tokens, self.wait_output_tokens),
-            ("churn_pools", self.churn_prompt_tokens, self.most_churn_outputs),
+            ("churn_pools", self.churn_prompt_tokens, most_outputs(self.churn_output_tokens)),
         ):
             value = getattr(self, name)
             # Two blocks at least: the canary that proves the cache cold is a token longer than one.
@@ -91,19 +87,13 @@ class Config:
         if self.wait_pool_tokens > most:
             raise ConfigError("wait_pool_tokens", self.wait_pool_tokens, f"at most {most}: the second request must wait")
 
-    @property
-    def most_churn_outputs(self) -> int:
-        return self.churn_output_tokens * 3 // 2
-
 
 class Bench:
-    """Sends requests at once into pools of one size, and gathers what the report is made of."""
+    """Empty pools, the prompts, and what the report is made of."""
 
     def __init__(self, session: LabSession, config: Config) -> None:
-        probe = session.open_target(num_gpu_blocks=2)
-        vocab_size, max_model_len = probe.info.vocab_size, probe.info.max_model_len
-        budget = probe.info.config["max_num_batched_tokens"]
-        probe.close()
+        self.pools = EmptyPools(session)
+        max_model_len, budget = self.pools.info.max_model_len, self.pools.info.config["max_num_batched_tokens"]
         for prompt, output, room in (
             ("prompt_tokens", "output_tokens", budget // 2),  # two prompts share a step
             ("wait_prompt_tokens", "wait_output_tokens", budget),
@@ -115,83 +105,53 @@ class Bench:
         if config.churn_output_tokens > most:
             raise ConfigError("churn_output_tokens", config.churn_output_tokens, f"at most {most}: some generate half more")
         longest = max(config.prompt_tokens, config.wait_prompt_tokens, config.churn_prompt_tokens)
-        # The last id begins the canary: no measured prompt may begin with it.
-        rng = random.Random(config.seed)
-        half, most = (config.churn_output_tokens + 1) // 2, config.most_churn_outputs
-        self.churn_outputs = [rng.randint(half, most) for _ in range(config.num_requests)]  # requests end one by one
-        self.prompts = repeated_prompts(vocab_size - 1, config.seed, config.num_requests, longest, 1)
-        self.churn_prompts = [ids[: config.churn_prompt_tokens] for ids in self.prompts]
-        self.canary_id = vocab_size - 1
-        self.session, self.config = session, config
-        self.cold = True
+        self.prompts = self.pools.prompts(config.num_requests, longest, config.seed)
+        churning = [ids[: config.churn_prompt_tokens] for ids in self.prompts]
+        self.crowd = Crowd.of(churning, config.churn_output_tokens, config.seed)
+        self.session = session
         self.measurements: list[Measurement] = []
-
-    def open(self, cache: Cache, pool_tokens: int) -> Target:
-        """A target with a pool of that size, proven to be empty."""
-        target = self.session.open_target(**cache.engine_fields, num_gpu_blocks=pool_tokens // cache.unit + 1)
-        self.empty(target, cache)
-        return target
-
-    def empty(self, target: Target, cache: Cache) -> None:
-        """Forget all, and the canary that proves it: in a tight pool what it leaves would be in the way."""
-        canary = (self.canary_id,) * (cache.unit + 1)
-        proven = prove_cold(self.session, target, canary)
-        # Whatever that said, or the canary would stay.
-        self.cold = target.reset() and proven and self.cold
-
-    def record(self, *measurements: Measurement) -> None:
-        self.session.record(*measurements)
-        self.measurements += measurements
-
-
-@dataclass(frozen=True)
-class Point:
-    """Survival of one run, for the charts."""
-
-    cache: str
-    pool_tokens: int
-    survival: float | None
 
 
 def run(session: LabSession, config: Config) -> LabReport:
     """Two requests in ever smaller pools, two that must wait for each other, then many."""
-    full = config.full or session.open_target.kind == "sim"
+    kind = session.open_target.kind
+    full = config.full or kind == "sim"
     bench, asked = Bench(session, config), caches(config.block_size, config.page_sizes)
     pools, churn_pools = _thinned(config.pool_tokens, full), _thinned(config.churn_pools, full)
-    num_trials = {cache.title: config.trials if cache.is_hash and session.open_target.kind == "engine" else 1 for cache in asked}
-    session.expect(len(asked) * 2 * (len(pools) + 1) + sum(num_trials.values()) * len(churn_pools) * config.num_requests)
+    num_trials = {cache.title: config.trials if cache.is_hash and kind == "engine" else 1 for cache in asked}
+    churns = [ChurnSeries(bench.crowd, cache, churn_pools, num_trials[cache.title]) for cache in asked]
+    session.expect(len(asked) * 2 * (len(pools) + 1) + sum(churn.num_requests for churn in churns))
     findings: list[str] = []
-    of_two: list[Point] = []
-    of_many: list[Point] = []
     charts: list[Chart] = []
+    of_two: list[SurvivalCurve] = []
     for cache in asked:
         pairs = [Pair(cache, config.prompt_tokens, config.output_tokens, pool) for pool in pools]
         preempting = [pair for pair in pairs if pair.preempts]
         shown = preempting[(len(preempting) - 1) // 2] if preempting else None  # whose law and map are shown
-        course: list[Point] = []
-        for pair in pairs:
-            result, chart = _run_pair(bench, pair, pair is shown)
-            course.append(Point(cache.title, pair.pool_tokens, result.survival))
-            charts += [chart] if chart is not None else []
-        of_two += course
-        findings += [f"{cache.title}, two requests: the newer found of its own tokens {told}" for told in _course(course)]
+        results = {pair.pool_tokens: _run_pair(bench, pair, pair is shown) for pair in pairs}
+        charts += [chart for _, chart in results.values() if chart is not None]
+        curve = SurvivalCurve.of(cache.title, {pool: result for pool, (result, _) in results.items()})
+        of_two.append(curve)
+        findings += [f"{cache.title}, two requests: the newer found of its own tokens {curve.text}"] if curve.text else []
     sizes = (config.wait_prompt_tokens, config.wait_output_tokens, config.wait_pool_tokens)
     waiting = {cache.title: _run_pair(bench, Pair(cache, *sizes), False)[0] for cache in asked}
     findings += _wait_findings(config, waiting)
-    for cache in asked:
-        many = _churn(bench, cache, churn_pools, num_trials[cache.title])
-        of_many += _points(cache, many)
-        findings += _churn_findings(cache, many, session.open_target.kind)
-        charts += [_rates_chart(cache, many)] if cache.is_hash else []
+    of_many: list[SurvivalCurve] = []
+    for churn in churns:
+        result = churn.run(session, bench.pools)
+        bench.measurements += result.measurements
+        of_many.append(result.survival)
+        findings += _churn_findings(result, kind)
+        charts += [_rates_chart(result)] if result.cache.is_hash else []
     return LabReport(
         tuple(bench.measurements),
-        "cold" if bench.cold else "uncontrolled",
+        "cold" if bench.pools.cold else "uncontrolled",
         tuple(findings),
         _conclusion(bench.measurements),
         {"workload": workload_digest([bench.prompts])},
         (
-            _survival_chart("Two requests: a hash cache loses block by block, a tree the whole prompt at once", of_two),
-            _survival_chart("Many requests: what a resumed one finds hangs on who waits how long, not on the pool alone", of_many),
+            survival_chart("Two requests: a hash cache loses block by block, a tree the whole prompt at once", of_two),
+            survival_chart("Many requests: what a resumed one finds hangs on who waits how long, not on the pool alone", of_many),
             *charts,
         ),
     )
@@ -206,7 +166,7 @@ def _thinned(pools: tuple[int, ...], full: bool) -> tuple[int, ...]:
 def _run_pair(bench: Bench, pair: Pair, shows: bool) -> tuple[Run, Chart | None]:
     """Two requests at once; what happened beside what must."""
     cache = pair.cache
-    target = bench.open(cache, pair.pool_tokens)
+    target = bench.pools.open(cache.engine_fields, pair.num_usable)
     try:
         block_map = BlockMap(target.engine, changes=True) if shows and cache.is_hash else None
         prompts = [ids[: pair.prompt_tokens] for ids in bench.prompts[:2]]
@@ -214,35 +174,15 @@ def _run_pair(bench: Bench, pair: Pair, shows: bool) -> tuple[Run, Chart | None]
     finally:
         target.close()
     bench.session.progress(f"{cache.title}: two requests", 2)
-    watch, counted = result.watch, result.counters
-    victims = [one for one in watch.preemptions if one.request == 1]  # the older one must never be
-    values = {
-        "preempted": len(victims),
-        "outputs": victims[0].num_outputs if victims else len(result.outputs[1]),
-        "looked_up": counted.preempted_queries,
-        "found": counted.preempted_hits,
-        "computed_twice": result.num_computed_twice,
-        "refused": watch.num_refused,
-        "hits": counted.hits,
-        "queries": counted.queries,
-    }
-    units = {"preempted": "requests", "refused": "steps"}
-    bench.record(
-        *(
-            Measurement(
-                name, units.get(name, "tokens"), (values[name],), pair.group, pair.row, law, key=shows and name == "found"
-            )
-            for name, law in pair.predictions().items()
-        )
-    )
+    counts, units = result.counts_of_newer, {"preempted": "requests", "refused": "steps"}
+    found = [
+        Measurement(name, units.get(name, "tokens"), (counts[name],), pair.group, pair.row, law, key=shows and name == "found")
+        for name, law in pair.predictions().items()
+    ]
+    bench.session.record(*found)
+    bench.measurements += found
     title = "Preemption: the newer request gives its blocks back, and finds again what the older one did not need"
     return result, block_map.chart(title, "step") if block_map is not None else None
-
-
-def _course(points: Sequence[Point]) -> list[str]:
-    """"99% at 240, 85% at 224 (pool, in tokens)"; nothing where nobody was preempted."""
-    told = ", ".join(f"{point.survival:.0%} at {point.pool_tokens:,}" for point in points if point.survival is not None)
-    return [f"{told} (pool, in tokens)"] if told else []
 
 
 def _wait_findings(config: Config, results: dict[str, Run]) -> list[str]:
@@ -258,160 +198,67 @@ def _wait_findings(config: Config, results: dict[str, Run]) -> list[str]:
     return [f"{'; '.join(titles)}: {text}" for text, titles in alike.items()]
 
 
-def _churn(bench: Bench, cache: Cache, pools: Sequence[int], num_trials: int) -> dict[int, list[Run]]:
-    """Many unique prompts at once, from the roomiest pool to the tightest; runs by pool."""
-    config = bench.config
-    count = config.num_requests
-    many: dict[int, list[Run]] = {}
-    for pool in pools:
-        target = bench.open(cache, pool)
-        try:
-            for trial in range(num_trials):
-                if trial:
-                    bench.empty(target, cache)
-                many.setdefault(pool, []).append(send_at_once(target, bench.churn_prompts, bench.churn_outputs))
-                bench.session.progress(f"{cache.title}: {count} requests, pool for {pool:,}", count)
-            differing = _num_differing(bench, target, cache, many[pools[0]][0], many[pool][0], pool)
-        finally:
-            target.close()
-        _record_churn(bench, cache, pool, many[pool], differing)
-    return many
-
-
-def _record_churn(bench: Bench, cache: Cache, pool: int, runs: list[Run], differing: int) -> None:
-    config, first = bench.config, runs[0]
-    group = (
-        f"{cache.title}: {config.num_requests} unique prompts of {config.churn_prompt_tokens:,} tokens, "
-        f"{min(bench.churn_outputs):,} to {max(bench.churn_outputs):,} generated"
-    )
-    count, length = config.num_requests, config.churn_prompt_tokens
-    unique = Prediction(*theory.predict(theory.shared_prefix_hits, count, 0, length, cache.unit))
-    queries = Prediction(*theory.predict(theory.queries, count, length))
-    apart = Prediction(*theory.predict(theory.unaccounted_tokens, 1))
-    is_sim = bench.session.open_target.kind == "sim"
-    same = None if is_sim else Prediction(*theory.predict(theory.differing_outputs, "preemption"))
-    notes = {"differ": NOT_JUDGED if is_sim else "", "time": sim_times_note(bench.session.open_target.kind)}
-    columns: list[tuple[str, str, Sequence[float | None], Prediction | None]] = [
-        ("hits", "tokens", [one.counters.hits for one in runs], unique),
-        ("queries", "tokens", [one.counters.queries for one in runs], queries),
-        ("unaccounted", "tokens", [one.unaccounted for one in runs], apart),
-        ("differ", "outputs", [differing], same),
-        ("preempted", "requests", [len(first.watch.preemptions)], None),
-        ("looked_up", "tokens", [first.counters.preempted_queries], None),
-        ("found", "tokens", [first.counters.preempted_hits], None),
-        ("survival", "ratio", [first.survival], None),
-        ("naive_rate", "ratio", [first.naive_rate], None),
-        ("computed_twice", "tokens", [first.num_computed_twice], None),
-        ("time", "s", [one.seconds for one in runs], None),
-    ]
-    for name, unit, samples, law in columns:
-        if None not in samples:
-            note = notes.get(name, "")
-            bench.record(Measurement(name, unit, tuple(samples), group, f"pool for {pool:,}", law, note=note))  # type: ignore[arg-type]
-
-
-def _num_differing(bench: Bench, target: Target, cache: Cache, roomy: Run, tight: Run, pool: int) -> int:
-    """Outputs of the tight run that differ from the roomy one's beyond a near tie."""
-    if roomy.outputs == tight.outputs:
-        return 0
-    if target.info.dtype != "float32":
-        # Other batches round differently, and half precision may choose the other of two near ties: asked again in float32.
-        exact = [
-            bench.session.open_target(**cache.engine_fields, num_gpu_blocks=tokens // cache.unit + 1, dtype="float32")
-            for tokens in (max(bench.config.churn_pools), pool)
-        ]
-        try:
-            roomy, tight = (send_at_once(one, bench.churn_prompts, bench.churn_outputs) for one in exact)
-            return _num_beyond_ties(bench, exact[0], roomy, tight)
-        finally:
-            for one in exact:
-                one.close()
-    return _num_beyond_ties(bench, target, roomy, tight)
-
-
-def _num_beyond_ties(bench: Bench, target: Target, roomy: Run, tight: Run) -> int:
-    count = 0
-    for prompt, first, second in zip(bench.churn_prompts, roomy.outputs, tight.outputs):
-        if first != second:
-            alone = target.complete(prompt, max_tokens=len(first), logprob_gaps=True)
-            parted = theory.common_prefix(first, second)
-            count += alone.top_logprob_gaps[parted] >= FLOAT32_NEAR_TIE
-    return count
-
-
-def _points(cache: Cache, many: dict[int, list[Run]]) -> list[Point]:
-    return [Point(cache.title, pool, runs[0].survival) for pool, runs in many.items()]
-
-
-def _churn_findings(cache: Cache, many: dict[int, list[Run]], kind: str) -> list[str]:
+def _churn_findings(churned: ChurnResult, kind: str) -> list[str]:
     """The course of survival, the wrong rate beside the right one, and what recompute cost."""
-    found = [(pool, runs) for pool, runs in many.items() if runs[0].survival is not None]
-    if not found:
-        return [f"{cache.title}: nobody was preempted in any pool; smaller churn_pools would"]
-    lost = "outputs are not in the tree, " if not cache.is_hash else ""
-    course = _course(_points(cache, many))[0]
-    findings = [f"{cache.title}: resumed requests found of their own tokens {course}; {lost}the rest was computed twice"]
-    pool, runs = max(found, key=lambda entry: entry[1][0].naive_rate)
-    counted = runs[0].counters
-    findings.append(
-        f"{cache.title}, pool for {pool:,}: unique prompts hit {counted.hits:,} of {counted.queries:,} tokens; a rate that "
+    title = churned.cache.title
+    resumed = {pool: run for pool, run in churned.first_runs.items() if run.survival is not None}
+    if not resumed:
+        return [f"{title}: nobody was preempted in any pool; smaller churn_pools would"]
+    lost = "outputs are not in the tree, " if not churned.cache.is_hash else ""
+    pool = max(resumed, key=lambda pool: resumed[pool].naive_rate)
+    counted = resumed[pool].counters
+    return [
+        f"{title}: resumed requests found of their own tokens {churned.survival.text}; {lost}the rest was computed twice",
+        f"{title}, pool for {pool:,}: unique prompts hit {counted.hits:,} of {counted.queries:,} tokens; a rate that "
         f"adds {counted.preempted_hits:,} of {counted.preempted_queries:,} tokens of resumed requests shows "
-        f"{runs[0].naive_rate:.0%}"
-    )
-    return [*findings, _cost_finding(cache, many, kind)]
+        f"{resumed[pool].naive_rate:.0%}",
+        _cost_finding(churned, kind),
+    ]
 
 
-def _cost_finding(cache: Cache, many: dict[int, list[Run]], kind: str) -> str:
+def _cost_finding(churned: ChurnResult, kind: str) -> str:
     """What the tightest pool computed twice; with several pools, how its steps and its time compare to the roomiest's."""
-    pools = list(many)
-    roomy, tight = many[pools[0]], many[pools[-1]]
-    share = tight[0].num_computed_twice / tight[0].num_needed
+    by_pool = list(churned.runs.values())
+    roomy, tight = by_pool[0][0], by_pool[-1][0]
     text = (
-        f"{cache.title}: in the tightest pool {tight[0].num_computed_twice:,} tokens were computed twice ({share:.0%} of "
-        f"what must be computed) and {tight[0].counters.preempted_hits:,} recovered"
+        f"{churned.cache.title}: in the tightest pool {tight.num_computed_twice:,} tokens were computed twice "
+        f"({tight.num_computed_twice / tight.num_needed:.0%} of what must be computed) and "
+        f"{tight.counters.preempted_hits:,} recovered"
     )
-    if len(pools) == 1:
+    if len(by_pool) == 1:
         return text
-    ratio = ratio_of_medians([one.seconds for one in tight], [one.seconds for one in roomy])
-    if len(tight) > 1:
-        spread = f" [{ratio.low:.2f}–{ratio.high:.2f}, {len(tight)} trials each]"
+    ratio = ratio_of_medians([one.seconds for one in by_pool[-1]], [one.seconds for one in by_pool[0]])
+    num_trials = len(by_pool[-1])
+    if num_trials > 1:
+        spread = f" [{ratio.low:.2f}–{ratio.high:.2f}, {num_trials} trials each]"
     else:
         spread = f" ({sim_times_note(kind) or 'one trial each, so its spread is not known'})"
     return (
-        f"{text}; {tight[0].requests_per_step:.1f} requests ran at once on average instead of the roomiest's "
-        f"{roomy[0].requests_per_step:.1f}, in {tight[0].watch.num_steps:,} steps instead of {roomy[0].watch.num_steps:,}; it took "
+        f"{text}; {tight.requests_per_step:.1f} requests ran at once on average instead of the roomiest's "
+        f"{roomy.requests_per_step:.1f}, in {tight.watch.num_steps:,} steps instead of {roomy.watch.num_steps:,}; it took "
         f"{ratio.value:.2f} times as long{spread}"
     )
 
 
-def _survival_chart(title: str, points: Sequence[Point]) -> Chart:
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for point in points:
-        if point.survival is not None:
-            lines.setdefault(point.cache, []).append((float(point.pool_tokens), point.survival))
-    series = tuple(ChartSeries(name, points=tuple(sorted(found))) for name, found in lines.items())
-    return Chart("lines", title, series, "ratio", "pool, in tokens", "found / looked up by resumed requests")
-
-
-def _rates_chart(cache: Cache, many: dict[int, list[Run]]) -> Chart:
+def _rates_chart(churned: ChurnResult) -> Chart:
     """The rate of first lookups beside the one that adds resumed requests."""
     groups: dict[str, list[tuple[str, float]]] = {"first lookups": [], "all lookups": []}
-    for pool, runs in many.items():
-        counted = runs[0].counters
-        groups["first lookups"].append((f"pool for {pool:,}", counted.hits / counted.queries))
-        groups["all lookups"].append((f"pool for {pool:,}", runs[0].naive_rate))
-    return bars_of(f"Prompts that share nothing show hits once resumed requests are counted in: {cache.title}", groups, "ratio")
+    for pool, run in churned.first_runs.items():
+        groups["first lookups"].append((f"pool for {pool:,}", run.counters.hits / run.counters.queries))
+        groups["all lookups"].append((f"pool for {pool:,}", run.naive_rate))
+    title = f"Prompts that share nothing show hits once resumed requests are counted in: {churned.cache.title}"
+    return bars_of(title, groups, "ratio")
 
 
 def _conclusion(measurements: Sequence[Measurement]) -> str:
     """What happened and what to do about it."""
     return (
-        f"{outcome_line(measurements)} Preemption throws away blocks, not content: the hash cache finds a preempted request's own "
-        "blocks again, prompt and outputs, until others have taken them, tail first; a tree keeps its prompt whole or not at all, "
-        "and outputs are computed again. So recompute costs little while the others end soon or have room to grow, and "
+        f"{outcome_line(measurements)} Preemption throws away blocks, not content: the hash cache finds a preempted request's "
+        "own blocks again, prompt and outputs, until others have taken them, tail first; a tree keeps its prompt whole or not at "
+        "all, and outputs are computed again. So recompute costs little while the others end soon or have room to grow, and "
         "nearly everything once they have grown into what was given back; and fewer requests run at once, which the findings "
-        "count beside it. In production: watch the number of preemptions and the survival fraction beside the hit rate, which these "
-        "lookups must not enter; a hit rate on prompts that share nothing is a sign that they do, and more tokens looked "
+        "count beside it. In production: watch the number of preemptions and the survival fraction beside the hit rate, which "
+        "these lookups must not enter; a hit rate on prompts that share nothing is a sign that they do, and more tokens looked "
         "up than were sent, that refused tries are counted. Where survival is low, run fewer requests at once "
         "(max_num_seqs), keep a part of the pool back from newcomers (watermark), or give the cache more memory."
     )

@@ -35,19 +35,21 @@ from typing import Iterator, Sequence
 from engine.model_shape import ModelShape
 from labs import theory
 from labs.caches import Cache, caches
-from labs.chart import Chart, ChartSeries, times_of
+from labs.chart import times_of
 from labs.field_check import check_numbers
 from labs.length_check import check_length
 from labs.line_fit import LineFit
 from labs.measure import Spread, sim_times_note
 from labs.outcome import outcome_line
-from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
+from labs.protocol import Lab, LabReport, LabSession, Measurement
+from labs.scenarios.arrival_comparison import CACHED, NO_CACHE, ArrivalComparison, compare_arrivals
 from labs.scenarios.arrival_series import ArrivalSeries
-from labs.scenarios.prefill_series import Arm, PromptSource, is_arithmetic, ratio_law, saved_law, time_law
+from labs.scenarios.cost_line import CostLine
+from labs.scenarios.prefill_series import Arm, PrefillSeries, PromptSource, ratio_law, saved_law
 from labs.series import prove_cold
 from labs.target_shape import shape_of
-from labs.targets.base import Completion, Target
-from labs.workload import SharedPrefixWorkload
+from labs.targets.base import Completion
+from labs.workload import SharedPrefixWorkload, TokenIds
 
 CLOSE_FIT = 0.9  # R² from which on times may be said to follow the FLOPs
 SAME_LENGTH = ("cold", "warm", "repeat", "unrelated")
@@ -80,12 +82,12 @@ class Config:
 
 
 @dataclass(frozen=True)
-class CacheRun:
+class CacheResult:
     """What one cache brought."""
 
     cache: Cache
     measurements: tuple[Measurement, ...]
-    line: LineFit | None  # of times over FLOPs; None: too few prompts that arithmetic decides
+    costs: CostLine  # of the fitted prompts
     peak_flops_per_s: float | None  # of the simulated GPU
     cold: bool
 
@@ -104,23 +106,24 @@ def run(session: LabSession, config: Config) -> LabReport:
     per_cache = 2 + _num_trials(session, config) * (len(config.cached_tokens) * len(config.suffix_tokens) + 4)
     num_series = 2 * (len(config.arrival_rates) + 1) if is_sim else 0
     session.expect(per_cache * len(tested) + num_series * config.num_arrivals)
-    runs = [_run_cache(session, config, cache, shape, PromptSource(workload)) for cache in tested]
-    measurements = [one for run_ in runs for one in run_.measurements]
-    findings = [line for run_ in runs for line in _findings(run_, config, shape)]
-    charts = [_time_chart(runs[0])]
-    cold = all(run_.cold for run_ in runs)
+    results = [_run_cache(session, config, cache, shape, workload) for cache in tested]
+    measurements = [one for result in results for one in result.measurements]
+    findings = [line for result in results for line in _findings(result, config, shape)]
+    first = results[0]
+    charts = [first.costs.chart(f"Time by what is computed, {first.cache.title}")]
+    cold = all(result.cold for result in results)
     if is_sim:
-        arrivals, started_cold = _run_arrivals(session, config, tested[0], workload)
-        measurements += arrivals
-        cold = cold and started_cold
+        arrivals = _run_arrivals(session, config, tested[0], workload)
+        measurements += arrivals.measurements
+        cold = cold and arrivals.is_cold
         findings.append(_arrival_finding(config, arrivals))
-        charts.append(_arrival_chart(arrivals))
-    charts.append(times_of(f"The same length, {runs[0].cache.title}", {row: runs[0].one(row, "ttft").samples for row in SAME_LENGTH}))
+        charts.append(arrivals.chart)
+    charts.append(times_of(f"The same length, {first.cache.title}", {row: first.one(row, "ttft").samples for row in SAME_LENGTH}))
     return LabReport(
         tuple(measurements),
         "cold" if cold else "uncontrolled",
         tuple(findings),
-        _conclusion(measurements, [run_.line for run_ in runs if run_.line is not None], is_sim),
+        _conclusion(measurements, [result.costs.fit for result in results if result.costs.fit is not None], is_sim),
         {"workload": workload.digest, "model": {"num_parameters": shape.num_parameters, "source": shape.source}},
         tuple(charts),
     )
@@ -147,7 +150,14 @@ def _prepare(session: LabSession, config: Config) -> tuple[ModelShape, SharedPre
     return shape, workload
 
 
-def _run_cache(session: LabSession, config: Config, cache: Cache, shape: ModelShape, source: PromptSource) -> CacheRun:
+def _num_trials(session: LabSession, config: Config) -> int:
+    """On the simulated clock a second trial says what the first said."""
+    return 1 if session.open_target.kind == "sim" else config.trials
+
+
+def _run_cache(
+    session: LabSession, config: Config, cache: Cache, shape: ModelShape, workload: SharedPrefixWorkload
+) -> CacheResult:
     """The fitted prompts, then cold, warm and unrelated ones in turns."""
     num_trials = _num_trials(session, config)
     num_requests = num_trials * (len(config.cached_tokens) * len(config.suffix_tokens) + 4) + 2
@@ -155,147 +165,85 @@ def _run_cache(session: LabSession, config: Config, cache: Cache, shape: ModelSh
     num_new = num_trials * len(config.cached_tokens) * sum(config.suffix_tokens)
     num_tokens = 2 * config.shared_tokens + 4 * config.longest_suffix + num_new
     target = session.open_target(**cache.engine_fields, num_gpu_blocks=cache.blocks_for(num_tokens, num_requests))
+    series = PrefillSeries(session, target, cache, shape, PromptSource(workload))
     found: list[Measurement] = []
     try:
-        cold = prove_cold(session, target, source.canary_ids)
+        cold = prove_cold(session, target, workload.canary_ids)
         # The first run of its length allocates and warms up: its time answers another question.
-        _send(session, target, cache, Arm("warm-up", config.shared_tokens, config.user_tokens, is_unrelated=True), source)
-        _send(session, target, cache, Arm("shared prompt", config.shared_tokens, 1, is_first=True), source)
+        series.send(Arm("warm-up", config.shared_tokens, config.user_tokens, is_unrelated=True))
+        series.send(Arm("shared prompt", config.shared_tokens, 1, is_first=True))
         target.counters()
         for cached in config.cached_tokens:
             for new in config.suffix_tokens:
                 arm = Arm(f"{cached:,} cached, {new:,} new", cached, new)
-                done = [_send(session, target, cache, arm, source) for _ in range(num_trials)]
-                found += _measure(session, target, cache, shape, arm, done)
-        line = _fit(target, found)
-        parts, started_cold = _cold_and_warm(session, config, target, cache, shape, source)
+                found += series.measure(arm, [series.send(arm) for _ in range(num_trials)])
+        costs = CostLine.through(found, target)
+        parts, started_cold = _cold_and_warm(session, config, series, workload.canary_ids)
         found += parts
         peak = target.engine.runner.gpu.peak_flops_per_s if target.info.kind == "sim" else None
     finally:
         target.close()
-    return CacheRun(cache, tuple(found), line, peak, cold and started_cold)
-
-
-def _num_trials(session: LabSession, config: Config) -> int:
-    """On the simulated clock a second trial says what the first said."""
-    return 1 if session.open_target.kind == "sim" else config.trials
+    return CacheResult(cache, tuple(found), costs, peak, cold and started_cold)
 
 
 def _cold_and_warm(
-    session: LabSession,
-    config: Config,
-    target: Target,
-    cache: Cache,
-    shape: ModelShape,
-    source: PromptSource,
+    session: LabSession, config: Config, series: PrefillSeries, canary_ids: TokenIds
 ) -> tuple[list[Measurement], bool]:
     """A cold prompt, one that shares its start, it again, and an unrelated one; each trial from a proven cold cache."""
-    sizes = (config.shared_tokens, config.user_tokens)
-    warm = Arm("warm", *sizes)
+    sizes, is_cold = (config.shared_tokens, config.user_tokens), True
+    cold, warm = Arm("cold", *sizes, is_first=True), Arm("warm", *sizes)
     repeat, unrelated = Arm("repeat", *sizes, is_repeat=True), Arm("unrelated", *sizes, is_unrelated=True)
-    arms = (Arm("cold", *sizes, is_first=True), warm, repeat, unrelated)
-    of_ratio, of_saved = ratio_law(target, shape, cache.unit, warm), saved_law(target, shape, cache.unit, warm)
-    done: dict[str, list[Completion]] = {arm.row: [] for arm in arms}
-    cold = True
+    done: dict[Arm, list[Completion]] = {cold: [], warm: [], repeat: [], unrelated: []}
     for _ in range(_num_trials(session, config)):
-        cold = prove_cold(session, target, source.canary_ids) and cold
-        for arm in arms:
-            done[arm.row].append(_send(session, target, cache, arm, source))
-    found = [one for arm in arms for one in _measure(session, target, cache, shape, arm, done[arm.row])]
-    times = {row: [completion.ttft_s for completion in completions] for row, completions in done.items()}
-    note = sim_times_note(target.info.kind) or ("" if of_ratio else "not judged: " + UNSEEN)
-    both: list[Measurement] = []
-    for row in (arms[0].row, unrelated.row):
-        ratios = tuple(one / other for one, other in zip(times[row], times[warm.row]))
-        is_key = row == arms[0].row
-        both.append(Measurement("ratio", "ratio", ratios, cache.title, f"{row} / warm", of_ratio, note=note, key=is_key))
-        if is_key:
-            saved = tuple(one - other for one, other in zip(times[row], times[warm.row]))
-            both.append(Measurement("saved", "s", saved, cache.title, f"{row} / warm", of_saved, note=note, key=True))
-    session.record(*both)
-    return [*found, *both], cold
-
-
-def _send(session: LabSession, target: Target, cache: Cache, arm: Arm, source: PromptSource) -> Completion:
-    completion = target.complete(source.prompt(arm))
-    session.progress(f"{cache.title}: {arm.row}")
-    return completion
-
-
-def _measure(
-    session: LabSession, target: Target, cache: Cache, shape: ModelShape, arm: Arm, done: Sequence[Completion]
-) -> list[Measurement]:
-    """Hits and times of an arm. Its requests tell what they found; on sim, the times must be those of the cost model."""
-    law = Prediction(*theory.predict(theory.reuse, arm.match_tokens, arm.prompt_tokens, cache.unit))
-    num_hits = arm.num_hits(cache.unit)
-    cached = tuple(completion.num_cached_tokens or 0 for completion in done)
-    # Of what was found, not of what should be: a line through predicted FLOPs would fit a cache that finds nothing.
-    flops = [theory.prefill_flops(shape, min(found, arm.prompt_tokens - 1), arm.prompt_tokens) for found in cached]
-    params = {"uncached_tokens": arm.prompt_tokens - num_hits, "cached_tokens": num_hits, "flops": flops}
-    times = tuple(completion.ttft_s for completion in done)
-    of_time = time_law(target, shape, num_hits, arm.prompt_tokens)
-    found = [
-        Measurement("hits", "tokens", cached, cache.title, arm.row, law, params),
-        Measurement("ttft", "s", times, cache.title, arm.row, of_time, params, sim_times_note(target.info.kind)),
+        is_cold = prove_cold(session, series.target, canary_ids) and is_cold
+        for arm in done:
+            done[arm].append(series.send(arm))
+    found = [one for arm in done for one in series.measure(arm, done[arm])]
+    times = {arm: [completion.ttft_s for completion in completions] for arm, completions in done.items()}
+    ratios = {arm: tuple(one / other for one, other in zip(times[arm], times[warm])) for arm in (cold, unrelated)}
+    saved = tuple(one - other for one, other in zip(times[cold], times[warm]))
+    of_model = (series.target, series.shape, series.cache.unit, warm)
+    of_ratio, of_saved, title = ratio_law(*of_model), saved_law(*of_model), series.cache.title
+    note = sim_times_note(session.open_target.kind) or ("" if of_ratio else "not judged: " + UNSEEN)
+    both = [
+        Measurement("ratio", "ratio", ratios[cold], title, "cold / warm", of_ratio, note=note, key=True),
+        Measurement("saved", "s", saved, title, "cold / warm", of_saved, note=note, key=True),
+        Measurement("ratio", "ratio", ratios[unrelated], title, "unrelated / warm", of_ratio, note=note),
     ]
-    session.record(*found)
-    return found
+    session.record(*both)
+    return [*found, *both], is_cold
 
 
-def _fit(target: Target, found: Sequence[Measurement]) -> LineFit | None:
-    """The line through times over FLOPs; on sim without prompts that reading decides, as the cost model itself says."""
-    points: list[tuple[int, float]] = []
-    for one in found:
-        num_tokens = one.params["uncached_tokens"]
-        for flops, seconds in zip(one.params["flops"], one.samples) if one.name == "ttft" else ():
-            if one.predicted is None or is_arithmetic(target, flops, num_tokens, one.predicted.value):
-                points.append((flops, seconds))
-    xs, ys = [flops for flops, _ in points], [seconds for _, seconds in points]
-    return LineFit.of(xs, ys) if len(set(xs)) > 1 else None
+def _run_arrivals(session: LabSession, config: Config, cache: Cache, workload: SharedPrefixWorkload) -> ArrivalComparison:
+    """Arrivals at each rate and all at once, without the cache and with it."""
+    tails = workload.tail_ids[: config.num_arrivals + 1]
+    *prompts, primer = ((*workload.shared_ids, *tail[: config.user_tokens]) for tail in tails)
+    series = [
+        ArrivalSeries(title, rate, tuple(prompts), config.shared_tokens, config.seed)
+        for title in (NO_CACHE, CACHED)
+        for rate in (*config.arrival_rates, None)
+    ]
+    return compare_arrivals(session, cache, series, primer, workload.canary_ids)
 
 
-def _run_arrivals(
-    session: LabSession, config: Config, cache: Cache, workload: SharedPrefixWorkload
-) -> tuple[list[Measurement], bool]:
-    """The same arrivals without a cache and with one that holds the shared part already."""
-    prompts = [(*workload.shared_ids, *tail[: config.user_tokens]) for tail in workload.tail_ids[: config.num_arrivals + 1]]
+def _findings(result: CacheResult, config: Config, shape: ModelShape) -> Iterator[str]:
+    title = result.cache.title
     length = config.shared_tokens + config.user_tokens
-    fields = {**cache.engine_fields, "num_gpu_blocks": cache.blocks_for(length * len(prompts), len(prompts))}
-    found: list[Measurement] = []
-    cold = True
-    for title, more in (("no cache", {"enable_prefix_caching": False}), ("cached", {})):
-        for rate in (*config.arrival_rates, None):
-            target = session.open_target(**fields, **more)
-            try:
-                if not more:
-                    cold = prove_cold(session, target, workload.canary_ids) and cold
-                    target.complete(prompts[-1])
-                    target.counters()
-                arrivals = ArrivalSeries(title, rate, tuple(prompts[:-1]), config.shared_tokens, config.seed)
-                found += arrivals.run(session, target)
-            finally:
-                target.close()
-    return found, cold
-
-
-def _findings(run_: CacheRun, config: Config, shape: ModelShape) -> Iterator[str]:
-    title = run_.cache.title
-    length = config.shared_tokens + config.user_tokens
-    num_hits = int(run_.value("warm", "hits"))
+    num_hits = int(result.value("warm", "hits"))
     by_flops = theory.cold_over_warm(shape, min(num_hits, length - 1), length)
-    ratios = {row: run_.one(f"{row} / warm", "ratio") for row in ("cold", "unrelated")}
+    ratios = {row: result.one(f"{row} / warm", "ratio") for row in ("cold", "unrelated")}
     yield (
         f"{title}: cold over warm {_with_spread(ratios['cold'])} by time, {by_flops:.2f} by FLOPs ({num_hits:,} of {length:,} "
-        f"tokens cached, {shape.name}); {_seconds(run_.value('cold / warm', 'saved'))} saved; an unrelated prompt took "
+        f"tokens cached, {shape.name}); {_seconds(result.value('cold / warm', 'saved'))} saved; an unrelated prompt took "
         f"{_with_spread(ratios['unrelated'])} times a warm one"
     )
-    if run_.line is None:
+    if result.costs.fit is None:
         yield f"{title}: no line: fewer than two of the fitted prompts are decided by arithmetic; take longer suffix_tokens"
         return
-    line = run_.line
+    line = result.costs.fit
     rate = _flops_per_s(1 / line.slope) if line.slope > 0 else "no rate: it falls"
-    achieved = run_.one("cold", "ttft").params["flops"][0] / run_.value("cold", "ttft")
-    share = f", {achieved / run_.peak_flops_per_s:.3f} of the GPU's peak (MFU)" if run_.peak_flops_per_s else ""
+    achieved = result.one("cold", "ttft").params["flops"][0] / result.value("cold", "ttft")
+    share = f", {achieved / result.peak_flops_per_s:.3f} of the GPU's peak (MFU)" if result.peak_flops_per_s else ""
     yield (
         f"{title}: the line through time over FLOPs has R² = {line.r_squared:.4f}, {rate}, and "
         f"{_seconds(line.intercept)} of fixed cost a request; a whole cold prompt achieved {_flops_per_s(achieved)}{share}"
@@ -318,22 +266,18 @@ def _flops_per_s(value: float) -> str:
     return f"{value / 1e12:,.1f} TFLOP/s" if value >= 1e13 else f"{value / 1e9:,.1f} GFLOP/s"
 
 
-def _arrival_finding(config: Config, arrivals: Sequence[Measurement]) -> str:
-    at_once = {one.params["title"]: one for one in arrivals if one.name == "served/s" and one.params["requests_per_s"] is None}
-    without, cached = at_once["no cache"], at_once["cached"]
-    above = [rate for rate in config.arrival_rates if rate > without.predicted.value]
+def _arrival_finding(config: Config, arrivals: ArrivalComparison) -> str:
+    without, cached = arrivals.served(NO_CACHE), arrivals.served(CACHED)
     text = (
         f"prefills alone fill the GPU at {without.predicted.value:.1f} requests/s without the cache ({without.value:.1f} served) "
         f"and at {cached.predicted.value:.1f} with it ({cached.value:.1f} served)"
     )
-    if not above:
+    above = next((rate for rate in config.arrival_rates if rate > without.predicted.value), None)
+    if above is None:
         return text + "; every arrival rate lies below both"
-    p50 = {
-        one.params["title"]: one.value for one in arrivals if one.name == "p50" and one.params["requests_per_s"] == above[0]
-    }
     return (
-        f"{text}; at {above[0]:g}/s, above the first, the median request of {config.num_arrivals} waits "
-        f"{_seconds(p50['no cache'])}; cached, {_seconds(p50['cached'])}"
+        f"{text}; at {above:g}/s, above the first, the median request of {config.num_arrivals} waits "
+        f"{_seconds(arrivals.median_s(NO_CACHE, above))}; cached, {_seconds(arrivals.median_s(CACHED, above))}"
     )
 
 
@@ -368,31 +312,6 @@ def _fit_text(lines: Sequence[LineFit]) -> str:
         f"Time did NOT follow the FLOPs closely here (R² = {shown}): something else was at work, such as other programs on the "
         "same cores; read no fixed cost and no rate from these lines, and take more trials."
     )
-
-
-def _time_chart(run_: CacheRun) -> Chart:
-    fitted = [one for one in run_.measurements if one.name == "ttft" and one.row not in SAME_LENGTH]
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for one in fitted:
-        name = f"{one.params['cached_tokens']:,} cached"
-        lines.setdefault(name, []).append((one.params["uncached_tokens"], one.value))
-    series = [ChartSeries(name, points=tuple(sorted(points))) for name, points in lines.items()]
-    if run_.line is not None:
-        least = min(one.params["cached_tokens"] for one in fitted)
-        alike = [one.params for one in fitted if one.params["cached_tokens"] == least]
-        points = sorted((params["uncached_tokens"], run_.line.at(params["flops"][0])) for params in alike)
-        series.append(ChartSeries(f"line fitted to FLOPs, {least:,} cached", points=tuple(points)))
-    title = f"Time by what is computed, {run_.cache.title}"
-    return Chart("lines", title, tuple(series), "s", "uncached tokens", "time to first token")
-
-
-def _arrival_chart(arrivals: Sequence[Measurement]) -> Chart:
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for one in arrivals:
-        if one.unit == "s" and one.params["requests_per_s"] is not None:
-            lines.setdefault(f"{one.params['title']}, {one.name}", []).append((one.params["requests_per_s"], one.value))
-    series = tuple(ChartSeries(name, points=tuple(sorted(points))) for name, points in lines.items())
-    return Chart("lines", "Above saturation the queue decides", series, "s", "arrivals (requests/s)", "time to first token")
 
 
 LAB = Lab(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Sequence
 
 from labs import theory
-from labs.caches import served_cache
+from labs.caches import Cache, served_cache
 from labs.protocol import LabSession, Prediction
 from labs.salts import salts
 from labs.series import prove_cold
@@ -86,6 +86,19 @@ def compare_cold_and_warm(
         completions.append(target.complete(prompt, max_tokens=num_tokens, logprob_gaps=True))
         session.progress(f"{title}: greedy output {label}")
     return check_outputs(*completions), cold
+
+
+def compare_in_float32(
+    session: LabSession, cache: Cache, prompt: Sequence[int], canary_ids: Sequence[int], num_tokens: int
+) -> OutputCheck:
+    """The proof of a difference that half precision showed: the same comparison on the same model, opened in float32."""
+    session.expect(3)
+    exact = session.open_target(**cache.engine_fields, dtype="float32")
+    try:
+        proof, _ = compare_cold_and_warm(session, exact, f"{cache.title}, float32", prompt, canary_ids, num_tokens)
+    finally:
+        exact.close()
+    return proof
 
 
 def compare_on_server(

@@ -81,6 +81,15 @@ class Cycle:
         num_pages, rest = divmod(self.prompt_tokens, order.cache.unit)
         return not order.cache.is_hash and rest == 0 and order.num_usable(self.pool_tokens) == self.num_prompts * num_pages
 
+    def fits(self, order: Order) -> bool:
+        """Whether a prompt at work leaves room for all that the others keep."""
+        at_work, num_full = -(-self.prompt_tokens // order.cache.unit), self.prompt_tokens // order.cache.unit
+        return order.num_usable(self.pool_tokens) >= at_work + (self.num_prompts - 1) * num_full
+
+    def later_rate(self, num_hits: int) -> float:
+        """Hit rate without the first turn of each prompt, which cannot hit: what a long run tends to."""
+        return num_hits / ((self.num_requests - self.num_prompts) * self.prompt_tokens)
+
     @property
     def queries(self) -> Prediction:
         return Prediction(*theory.predict(theory.queries, self.num_requests, self.prompt_tokens))

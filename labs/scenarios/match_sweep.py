@@ -14,6 +14,7 @@ from typing import Sequence
 
 from labs import theory
 from labs.caches import Cache
+from labs.chart import Chart, ChartSeries
 from labs.counted_request import send_counted
 from labs.protocol import LabSession, Measurement, Prediction
 from labs.series import prove_cold
@@ -109,6 +110,19 @@ def _as_predicted(sweep: MatchSweep, hits: Sequence[int | None], laws: Sequence[
     note = f"{num_unknown} of {len(hits)} requests tell nothing of their hits, and are left out" if num_unknown else ""
     as_predicted = sum(one == due for one, due in known)
     return [Measurement("requests", "requests", (as_predicted,), sweep.group, sweep.row, each, note=note)]
+
+
+def loss_chart(sweeps: Sequence[MatchSweep], measurements: Sequence[Measurement]) -> Chart:
+    """Mean loss over the unit: of the law, and of each kind of cache."""
+    found = {(one.group, one.row): one for one in measurements if one.name == "mean_loss"}
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for sweep in sweeps:
+        one = found[sweep.group, sweep.row]
+        lines.setdefault("(U − 1)/2", []).append((sweep.cache.unit, one.predicted.value))
+        lines.setdefault("hash cache" if sweep.cache.is_hash else "radix cache", []).append((sweep.cache.unit, one.value))
+    series = tuple(ChartSeries(name, points=tuple(sorted(set(points)))) for name, points in lines.items())
+    labels = {"x_label": "block or page, tokens", "y_label": "mean loss, tokens"}
+    return Chart("lines", "A match loses half a unit on average", series, log_x=True, **labels)
 
 
 def fitted_unit(observed: Sequence[tuple[int, int, int]], unit: int, group: str, row: str) -> Measurement | None:

@@ -91,6 +91,21 @@ class Run:
     num_needed: int  # tokens to compute if nothing is computed twice
 
     @property
+    def counts_of_newer(self) -> dict[str, int]:
+        """Of two requests: what happened to the newer one, and all lookups; by the names of `Pair.predictions`."""
+        victims = [one for one in self.watch.preemptions if one.request == 1]  # the older one must never be
+        return {
+            "preempted": len(victims),
+            "outputs": victims[0].num_outputs if victims else len(self.outputs[1]),
+            "looked_up": self.counters.preempted_queries,
+            "found": self.counters.preempted_hits,
+            "computed_twice": self.num_computed_twice,
+            "refused": self.watch.num_refused,
+            "hits": self.counters.hits,
+            "queries": self.counters.queries,
+        }
+
+    @property
     def num_computed_twice(self) -> int:
         return self.watch.num_computed - self.num_needed
 

@@ -7,14 +7,16 @@ the model and the lengths, never from a time that was measured.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Sequence
 
 from engine import cost_model
 from engine.model.simulated_runner import STEP_OVERHEAD_S
 from engine.model_shape import ModelShape
 from labs import theory
-from labs.protocol import Prediction
-from labs.targets.base import Target
+from labs.caches import Cache
+from labs.measure import sim_times_note
+from labs.protocol import LabSession, Measurement, Prediction
+from labs.targets.base import Completion, Target
 from labs.workload import SharedPrefixWorkload, TokenIds
 
 TIME_TOLERANCE_S = 1e-9  # what adding up a clock rounds away
@@ -76,6 +78,37 @@ class PromptSource:
         return self._last
 
 
+class PrefillSeries:
+    """Prompts of any arm sent to one cache, and what they found and took beside what they should."""
+
+    def __init__(self, session: LabSession, target: Target, cache: Cache, shape: ModelShape, source: PromptSource) -> None:
+        self.target, self.cache, self.shape = target, cache, shape
+        self._session, self._source = session, source
+
+    def send(self, arm: Arm) -> Completion:
+        completion = self.target.complete(self._source.prompt(arm))
+        self._session.progress(f"{self.cache.title}: {arm.row}")
+        return completion
+
+    def measure(self, arm: Arm, done: Sequence[Completion]) -> list[Measurement]:
+        """Hits and times of an arm. Its requests tell what they found; on sim, the times must be those of the cost model."""
+        law = Prediction(*theory.predict(theory.reuse, arm.match_tokens, arm.prompt_tokens, self.cache.unit))
+        num_hits = arm.num_hits(self.cache.unit)
+        cached = tuple(completion.num_cached_tokens or 0 for completion in done)
+        # Of what was found, not of what should be: a line through predicted FLOPs would fit a cache that finds nothing.
+        flops = [theory.prefill_flops(self.shape, min(found, arm.prompt_tokens - 1), arm.prompt_tokens) for found in cached]
+        params = {"uncached_tokens": arm.prompt_tokens - num_hits, "cached_tokens": num_hits, "flops": flops}
+        times = tuple(completion.ttft_s for completion in done)
+        of_time = time_law(self.target, self.shape, num_hits, arm.prompt_tokens)
+        note = sim_times_note(self.target.info.kind)
+        found = [
+            Measurement("hits", "tokens", cached, self.cache.title, arm.row, law, params),
+            Measurement("ttft", "s", times, self.cache.title, arm.row, of_time, params, note),
+        ]
+        self._session.record(*found)
+        return found
+
+
 def time_law(target: Target, shape: ModelShape, num_hits: int, prompt_tokens: int) -> Prediction | None:
     """The time to first token of a request alone, on the simulated clock; None on a real one."""
     if target.info.kind != "sim":
@@ -122,11 +155,3 @@ def saved_law(target: Target, shape: ModelShape, unit: int, warm: Arm) -> Predic
     text = theory.predict(theory.saved_seconds, shape, runner.gpu, runner.mfu, num_hits).law
     value = cold_s.value - warm_s.value
     return Prediction(value, f"{text} s; cold − warm = {value * 1e3:.1f} ms", value - TIME_TOLERANCE_S, value + TIME_TOLERANCE_S)
-
-
-def is_arithmetic(target: Target, num_flops: int, num_tokens: int, predicted_s: float) -> bool:
-    """Whether arithmetic, not reading, decides a predicted time on the simulated clock."""
-    runner: Any = target.engine.runner
-    num_steps = -(-num_tokens // target.engine.config.max_num_batched_tokens)
-    arithmetic_s = num_flops / theory.achieved_flops_per_s(runner.gpu, runner.mfu)
-    return predicted_s <= arithmetic_s + num_steps * STEP_OVERHEAD_S + TIME_TOLERANCE_S

@@ -10,9 +10,9 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.kvcache.block_pool import BlockPool
 from engine.kvcache.radix_tree import RadixTree
-from labs import lab_07_eviction
 from labs.lab_07_eviction import LAB, Config
 from labs.protocol import LabReport
+from labs.scenarios import empty_pools
 from labs.scenarios.eviction_series import Cycle, orders_of
 from labs.targets.in_process import InProcessTarget
 from labs.targets.open_target import open_target_factory
@@ -156,7 +156,7 @@ def test_a_pool_that_cannot_be_emptied_is_told_and_does_not_stop_the_lab(monkeyp
 
 def test_a_canary_that_never_was_warm_is_reset_away_all_the_same(monkeypatch):
     """Else it would be in the way of everything that the lab counts."""
-    monkeypatch.setattr(lab_07_eviction, "prove_cold", lambda session, target, canary: bool(target.complete(canary)) and False)
+    monkeypatch.setattr(empty_pools, "prove_cold", lambda session, target, canary: bool(target.complete(canary)) and False)
     report = run_lab(SMALL)
     assert report.cache_state == "uncontrolled" and report.agrees
 

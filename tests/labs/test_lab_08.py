@@ -221,7 +221,7 @@ def test_what_the_tightest_pool_costs_is_counted_in_steps_and_requests_at_once(r
 def outputs_of_many() -> list[int]:
     from labs.lab_08_preemption import Bench
 
-    return Bench(FakeSession(), Config()).churn_outputs
+    return list(Bench(FakeSession(), Config()).crowd.output_tokens)
 
 
 def test_one_pool_is_compared_with_nothing():
@@ -231,7 +231,7 @@ def test_one_pool_is_compared_with_nothing():
 
 
 def test_a_canary_that_proves_nothing_is_forgotten_too(monkeypatch):
-    monkeypatch.setattr("labs.lab_08_preemption.prove_cold", lambda *_: False)
+    monkeypatch.setattr("labs.scenarios.empty_pools.prove_cold", lambda *_: False)
     resets = []
     monkeypatch.setattr(InProcessTarget, "reset", lambda self: resets.append(1) or True)
     report = run_lab(SMALL)
