@@ -16,7 +16,8 @@ PREFIX_CACHES = ("hash", "radix")
 POLICIES = ("fcfs", "priority", "lpm", "dfs-weight")
 PUBLISH_RULES = ("auto", "allocation", "step")
 RADIX_EVICTION_POLICIES = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
-KEY_PARTS = ("parent", "lora", "images", "salt", "embeddings")
+KEY_PARTS = ("parent", "lora", "images", "image_offsets", "salt", "embeddings")
+PARTS_OF_NAMES = ("parent", "image_offsets")  # the radix cache has no names: its paths hold both
 ATTENTION_BACKENDS = ("auto", "sdpa", "flashinfer", "triton")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
@@ -117,9 +118,10 @@ class EngineConfig:
             _check_choice("leave_out_of_key", self.leave_out_of_key, KEY_PARTS)
             if not self.enable_prefix_caching:
                 raise ConfigError("leave_out_of_key", self.leave_out_of_key, "none with prefix caching off: nothing has a key")
-            if self.leave_out_of_key == "parent" and not has_hashes:
-                others = ", ".join(part for part in KEY_PARTS if part != "parent")
-                raise ConfigError("leave_out_of_key", "parent", f"{others} with prefix_cache radix: a path contains its past")
+            if self.leave_out_of_key in PARTS_OF_NAMES and not has_hashes:
+                others = ", ".join(part for part in KEY_PARTS if part not in PARTS_OF_NAMES)
+                accepted = f"{others} with prefix_cache radix: a path contains its past, and images where they stand"
+                raise ConfigError("leave_out_of_key", self.leave_out_of_key, accepted)
         _check_optional_int("hash_bits", self.hash_bits, 1, self._name_bits)
         if self.hash_bits is not None and not has_hashes:
             raise ConfigError("hash_bits", self.hash_bits, "none; a number with prefix_cache hash: nothing else has names")

@@ -17,8 +17,9 @@ salt. The second reuses B·⌊min(m, L−1)/B⌋ of them (B = block or page), wi
 
 Then the rule is broken on purpose, a part of the key at a time (EngineConfig's `leave_out_of_key` and `hash_bits`), and the
 wrong engine gets the same requests as the right one. It must hit what the other leaves alone: the prediction is made as above,
-with that part ignored. Without the parent in a name, equal blocks behind other pasts are one block; names of a few bits are
-equal by accident. With the right key the answer must be that of an engine without a cache; with the wrong one it changes.
+with that part ignored. Without the parent in a name, equal blocks behind other pasts are one block; without an image's offset, blocks
+that hold it at another place are; names of a few bits are equal by accident. With the right key the answer must be that of an
+engine without a cache; with the wrong one it changes.
 
 How to read it. `first` are the hits of a scenario's first request, `again` those of its repeat, `names` the first blocks named
 as in the scenario it is a variant of. In the tables of wrong keys, `right` and `wrong` are hits, `undue` their difference: K/V
@@ -49,7 +50,7 @@ from labs.protocol import Lab, LabReport, LabSession, Measurement, Prediction
 from labs.salts import salts
 from labs.scenarios.identity_prompts import IdentityPrompts
 from labs.scenarios.identity_series import IdentityRequest, IdentityRow, may_reuse, run_rows, send
-from labs.scenarios.identity_traps import Collision, Trap, TrapResult
+from labs.scenarios.identity_traps import Collision, ShiftedImage, Trap, TrapResult
 from labs.series import prove_cold
 from labs.targets.base import Completion, Target
 
@@ -175,7 +176,15 @@ class _Run:
             Trap(f"without {part}", {"leave_out_of_key": part}, (first,), last, part, changes_answer=part != "salt")
             for part, (first, last) in pairs.items()
         ]
+        if not self.is_real:
+            traps.append(self._shift_trap(images[0][0]))
         return [*traps, self._parent_trap(), self._collision()]
+
+    def _shift_trap(self, image: MultimodalItem) -> ShiftedImage:
+        """An image, then the same a little later in the same block."""
+        later = image._replace(offset=image.offset + self.config.image_shift)
+        first, last = (self._request(OTHER_IMAGES, mm_items=(item,)) for item in (image, later))
+        return ShiftedImage("without image offsets", {"leave_out_of_key": "image_offsets"}, (first,), last)
 
     def _parent_trap(self) -> Trap:
         """A prompt behind another's first block, then the prompt alone: the same blocks, behind another past."""
@@ -201,7 +210,7 @@ class _Run:
         return Collision(f"names of {bits} bits", fields, (twin,), request, num_tried=number - FIRST_OF_BITS + 1)
 
     def traps_of(self, cache: Cache) -> list[Trap]:
-        """Those that the cache can be caught in: a tree has neither names nor a past to leave out."""
+        """Those that the cache can be caught in: a tree has no names, and its paths hold the past and each image's place."""
         return [trap for trap in self.traps if cache.is_hash or trap.ignored is not None]
 
     def num_requests(self) -> int:

@@ -3,6 +3,7 @@
     right    name(i) = H((name(i - 1), tokens of block i, extra keys of block i))
     parent   name(i) = H((NONE_HASH,   tokens of block i, extra keys of block i))     equal blocks behind any past are one
     lora     ... without the adapter among the extra keys; images, salt, embeddings likewise
+             image_offsets: with the images and without where they begin, so that one at two places of a block is one
     bits     ... and of every name only the last few bits: different blocks get one name by accident
 
 The radix cache has no names: what is left out there is the adapter or salt of the tree's name space, or the content
@@ -60,6 +61,8 @@ class WrongBlockHasher(BlockHasher):
         for start in range(len(block_hashes) * size, len(token_ids) // size * size, size):
             parent = block_hashes[-1] if block_hashes and self._left_out != "parent" else self.none_hash
             extra_keys = identity.extra_keys(start, start + size)
+            if extra_keys is not None and self._left_out == "image_offsets":
+                extra_keys = tuple(key[:2] if key[0] == "mm" else key for key in extra_keys)
             name = self.hash_block(parent, token_ids[start : start + size], extra_keys, exact_ints)
             block_hashes.append(self._cut(name))
 

@@ -40,6 +40,17 @@ class Trap:
 
 
 @dataclass(frozen=True)
+class ShiftedImage(Trap):
+    """One image at two places of the same blocks; nothing else differs."""
+
+    def wrong_hits(self, unit: int) -> Prediction:
+        """As above: up to the first block that holds other tokens or images, wherever in it they stand."""
+        mine, others = _pictured_blocks(self.last, unit), _pictured_blocks(self.before[0], unit)
+        num_tokens = theory.common_prefix(mine, others) * unit
+        return Prediction(*theory.predict(theory.reuse, num_tokens, len(self.last.token_ids), unit))
+
+
+@dataclass(frozen=True)
 class Collision(Trap):
     """Two prompts whose first blocks have one name by accident; behind them they are equal."""
 
@@ -103,3 +114,12 @@ def num_changed(answer: Completion, other: Completion) -> int:
 def _blocks(request: IdentityRequest, unit: int) -> Iterator[tuple[int, ...]]:
     for first in range(0, len(request.token_ids) - unit + 1, unit):
         yield request.token_ids[first : first + unit]
+
+
+def _pictured_blocks(request: IdentityRequest, unit: int) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
+    """Each whole block's tokens, and the images that overlap it."""
+    items = request.identity.mm_items
+    return [
+        (block, tuple(item.identifier for item in items if item.offset < first + unit and first < item.offset + item.length))
+        for first, block in zip(range(0, len(request.token_ids), unit), _blocks(request, unit))
+    ]

@@ -76,6 +76,7 @@ def test_another_identity_shares_what_lies_before_the_difference_and_the_same_on
         ("without embeddings", {HASH: 0, PAGE_1: 0, PAGE_16: 0}, {HASH: 192, PAGE_1: 199, PAGE_16: 192}),
         ("without salt", {HASH: 0, PAGE_1: 0, PAGE_16: 0}, {HASH: 192, PAGE_1: 199, PAGE_16: 192}),
         ("without images", {HASH: 64, PAGE_1: 72, PAGE_16: 64}, {HASH: 192, PAGE_1: 199, PAGE_16: 192}),
+        ("without image offsets", {HASH: 64}, {HASH: 192}),
         ("without parent", {HASH: 0}, {HASH: 192}),
         ("names of 8 bits", {HASH: 0}, {HASH: 192}),
     ],
@@ -138,6 +139,18 @@ def test_an_engine_whose_switch_breaks_nothing_does_not_pass(monkeypatch):
     assert any("without lora: NOT as predicted: 0 tokens of K/V from another request, 48 predicted" in line for line in broken.findings)
 
 
+def test_an_engine_whose_names_keep_an_image_s_offset_when_told_to_leave_it_out_does_not_pass(monkeypatch):
+    def extend_with_offsets(self, *block, **options):
+        self._left_out = None if self._left_out == "image_offsets" else self._left_out
+        extend(self, *block, **options)
+
+    extend = wrong_key.WrongBlockHasher.extend
+    monkeypatch.setattr(wrong_key.WrongBlockHasher, "extend", extend_with_offsets)
+    found = run_lab()
+    missed = {(one.row, one.name) for one in found.measurements if one.agrees is False}
+    assert {("without image offsets", "wrong"), ("without image offsets", "undue")} <= missed
+
+
 def drop_the_place(self, start, end, original=CacheIdentity.extra_keys):
     keys = original(self, start, end)
     return keys and tuple(key[:2] if key[0] == "mm" else key for key in keys)
@@ -166,7 +179,8 @@ def test_no_finding_holds_the_text_of_an_answer(monkeypatch, byte_tokenizer):
     [
         {"block_size": 7, "image_offset": 15, "page_sizes": (3, 64)}, {"block_size": 28}, {"hash_bits": 1}, {"hash_bits": 12},
         {"equal_tokens": 59},
-        {"image_offset": 0, "image_shift": 15}, {"seed": 7}, {"prompt_tokens": 64, "equal_tokens": 16},
+        {"image_offset": 0, "image_shift": 15}, {"image_offset": 16, "image_tokens": 16, "image_shift": 4},
+        {"seed": 7}, {"prompt_tokens": 64, "equal_tokens": 16},
     ],
     ids=str,
 )  # fmt: skip

@@ -61,6 +61,23 @@ def test_a_block_may_come_twice_in_one_prompt_without_its_parent_in_the_name():
     assert hits([{}] * 3, [[7] * 100] * 3, leave_out_of_key="parent", num_gpu_blocks=20) == [0, 96, 96]
 
 
+@pytest.mark.parametrize(
+    ("num_tokens", "shift", "expected"),
+    [
+        (30, 8, 96),  # both are in blocks 1 to 3
+        (28, 8, 48),  # the later one alone is in block 3
+        (28, 12, 16),  # and the first alone in block 1
+    ],
+)
+def test_without_offsets_an_image_at_two_places_is_one_as_far_as_the_same_blocks_hold_it(num_tokens, shift, expected):
+    image = MultimodalItem("x", 20, num_tokens)
+    twice = [{"mm_items": [image]}, {"mm_items": [image._replace(offset=20 + shift)]}]
+    assert hits(twice) == [0, 16]
+    assert hits(twice, leave_out_of_key="image_offsets") == [0, expected]
+    other = {"mm_items": [image._replace(identifier="y")]}
+    assert hits([twice[0], other], leave_out_of_key="image_offsets") == [0, 16], "another image is still another"
+
+
 def test_names_of_eight_bits_collide_and_serve_another_prompt_s_block():
     hasher = WrongBlockHasher("sha256", 16, None, 8)
     seen: dict[bytes, list[int]] = {}
@@ -112,6 +129,7 @@ def test_the_right_caches_are_opened_unless_something_is_left_out():
     [
         ({"leave_out_of_key": "adapter"}, "leave_out_of_key is 'adapter'; accepted: " + ", ".join(KEY_PARTS)),
         ({"leave_out_of_key": "parent", "prefix_cache": "radix"}, "leave_out_of_key is 'parent'; accepted: lora, images, salt"),
+        ({"leave_out_of_key": "image_offsets", "prefix_cache": "radix"}, "'image_offsets'; accepted: lora, images, salt, embeddings"),
         ({"leave_out_of_key": "lora", "enable_prefix_caching": False}, "leave_out_of_key is 'lora'; accepted: none"),
         ({"hash_bits": 0}, "hash_bits is 0; accepted: a whole number from 1 to 256"),
         ({"hash_bits": 129, "prefix_caching_hash_algo": "xxhash"}, "hash_bits is 129; accepted: a whole number from 1 to 128"),
