@@ -39,10 +39,12 @@ class ServerMetrics(Protocol):
 
 def open_metrics(options: ServerOptions, engine: LLMEngine) -> ServerMetrics:
     """Metrics of the flavor that the options ask for, all at zero."""
+    from engine.server.metrics.whole_steps import WholeSteps
+
     if options.flavor == "vllm":
         from engine.server.metrics.vllm_metrics import VLLMMetrics
 
-        return VLLMMetrics(options, engine)
+        return WholeSteps(VLLMMetrics(options, engine))
     from engine.server.metrics.sglang_metrics import SGLangMetrics
 
-    return SGLangMetrics(options, engine)
+    return WholeSteps(SGLangMetrics(options, engine))
