@@ -27,6 +27,7 @@ class ServerOptions:
     max_body_bytes: int = 4 * 2**20  # reading the text of a longer one would keep all others waiting for a second
     max_held_bytes: int = 64 * 2**20  # of all bodies at once: what would be more gets 503
     request_timeout_s: float = 600.0  # from arrival to the last token; then aborted, 504
+    headers_timeout_s: float = 30.0  # for a client that connects and sends nothing, or its headers slowly
     body_timeout_s: float = 30.0  # for a client that sends its body slowly
     drain_s: float = 10.0  # at shutdown: how long running requests may still take before they are aborted; 0: not at all
 
@@ -41,6 +42,7 @@ class ServerOptions:
         _check_whole("max_body_bytes", self.max_body_bytes, 1_024)
         _check_whole("max_held_bytes", self.max_held_bytes, 1_024)
         _check_seconds("request_timeout_s", self.request_timeout_s)
+        _check_seconds("headers_timeout_s", self.headers_timeout_s)
         _check_seconds("body_timeout_s", self.body_timeout_s)
         _check_seconds("drain_s", self.drain_s, may_be_0=True)
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key.strip()):

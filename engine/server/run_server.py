@@ -22,6 +22,7 @@ import uvicorn
 
 from engine.errors import ConfigError
 from engine.server.engine_loop import EngineLoop
+from engine.server.http_protocol import http_protocol
 from engine.server.options import ServerOptions
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class DrainingServer(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,
-            http="h11",  # the others that uvicorn finds where they are installed know no limit of a request's headers
+            # Over h11: the others that uvicorn finds where they are installed know no limit of a request's headers.
+            http=http_protocol(options.headers_timeout_s),
             ws="none",
             log_config=None,
             log_level="critical",  # its messages may quote what a client sent
