@@ -52,13 +52,17 @@ def _what_and_code(error: BaseException) -> tuple[str, int]:
     from labs.conformance.golden import GoldenError
     from labs.diagnose.prompt_file import PromptFileError
     from labs.peers.worker_process import PeerError, PeerUnavailable
+    from labs.servers.server_address import AddressError
     from labs.targets.base import TargetError
 
     if isinstance(error, (Interrupted, KeyboardInterrupt)):
         return str(error) or "interrupted", 130
     if isinstance(error, typer.TyperException):
         return _typer_line(error), error.exit_code
-    if isinstance(error, (UsageFault, ConfigError, ModelNotFound, UnknownLab, GoldenError, PromptFileError, PeerUnavailable)):
+    bad_usage = (
+        UsageFault, ConfigError, ModelNotFound, UnknownLab, GoldenError, PromptFileError, PeerUnavailable, AddressError,
+    )  # fmt: skip
+    if isinstance(error, bad_usage):
         return str(error), 2
     if isinstance(error, (EngineError, TargetError, PeerError)):
         return str(error), 1

@@ -12,6 +12,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError
 from engine.server.options import FLAVORS, ServerOptions
 from labcli.fault import Interrupted, UsageFault
+from labs.servers.server_address import is_server_url
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 API_KEY_VARIABLE = "LABCLI_API_KEY"
 _TARGETS = ("engine", "sim")
 _CACHE_OF_FLAVOR = {"vllm": "hash", "sglang": "radix"}
+_CACHE_OF_FIELD = {
+    "block_size": "hash",
+    "prefix_caching_hash_algo": "hash",
+    "page_size": "radix",
+    "radix_eviction_policy": "radix",
+}
+# What is asked of a cache, and so not where caching is off. Sizes are not: the pool is divided by them all the same; nor is
+# --speculative: a server without a cache may have a drafter.
+_OF_A_CACHE = ("prefix_cache", "prefix_caching_hash_algo", "radix_eviction_policy")
 _LOOPBACK = ("127.", "::1", "localhost")
 # Options of other names than the fields they fill.
 _OPTION_OF_FIELD = {
@@ -45,8 +55,8 @@ def options_named() -> Iterator[None]:
 def check_meaning(target: str, *, engine_only: Mapping[str, Any], sim_only: Mapping[str, Any]) -> None:
     """Raises UsageFault for an option that the target would ignore: it must not look like a condition of the run."""
     if target not in _TARGETS:
-        # A mistyped address may hold a password.
-        raise UsageFault(f"--target is {target.rpartition('@')[2]!r}", ", ".join(_TARGETS))
+        shown = "an address" if is_server_url(target) else repr(target)  # which may hold a password
+        raise UsageFault(f"--target is {shown}", ", ".join(_TARGETS))
     other = "sim" if target == "engine" else "engine"
     for option, value in (sim_only if target == "engine" else engine_only).items():
         if value is not None:
@@ -60,19 +70,23 @@ def engine_fields(target: str, flavor: str, prefix_cache: str | None, **typed: A
     if flavor not in FLAVORS:
         raise ConfigError("flavor", flavor, ", ".join(FLAVORS))
     cache = prefix_cache or _CACHE_OF_FLAVOR[flavor]
-    for option, owner in (
-        ("block_size", "hash"),
-        ("prefix_caching_hash_algo", "hash"),
-        ("page_size", "radix"),
-        ("radix_eviction_policy", "radix"),
-    ):
-        if typed[option] is not None and cache in _CACHE_OF_FLAVOR.values() and cache != owner:
-            name = "--" + option.replace("_", "-")
-            raise UsageFault(f"{name} means nothing with the {cache} cache", f"{name} with --prefix-cache {owner}")
+    _check_cache_options(cache, {**typed, "prefix_cache": prefix_cache})
     given = {name: value for name, value in typed.items() if value is not None}
     if target == "sim":
         given.setdefault("model", SIM_MODEL)  # a shape the cost model knows; no weights are needed
     return EngineConfig(prefix_cache=cache, **given)
+
+
+def _check_cache_options(cache: str, typed: Mapping[str, Any]) -> None:
+    """Raises UsageFault for an option that another cache has, or that asks for something of a cache that is off."""
+    for field, owner in _CACHE_OF_FIELD.items():
+        if typed[field] is not None and cache in _CACHE_OF_FLAVOR.values() and cache != owner:
+            name = "--" + field.replace("_", "-")
+            raise UsageFault(f"{name} means nothing with the {cache} cache", f"{name} with --prefix-cache {owner}")
+    for field in () if typed["enable_prefix_caching"] else _OF_A_CACHE:
+        if typed[field] is not None:
+            name = "--" + field.replace("_", "-")
+            raise UsageFault(f"{name} means nothing with --no-prefix-caching", f"{name} with --prefix-caching")
 
 
 def server_options(**chosen: Any) -> ServerOptions:
@@ -155,7 +169,7 @@ class ServeRun:
         if not options.host.startswith(_LOOPBACK):
             key = "with the key" if options.api_key else f"without a key ({API_KEY_VARIABLE} is not set)"
             warning = (
-                f"other machines that reach {options.host} can use this server {key}; it waits for slow connections and counts"
-                " none, so put a proxy in front of it where you do not know them"
+                f"other machines that reach {options.host} can use this server {key}, over any number of connections, so"
+                " put a proxy in front of it where you do not know them"
             )
             print(f"labcli: warning: {warning}", file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ KEY_VARIABLE = "LABCLI_API_KEY"  # of the environment: a key on a command line i
 def read_server_run(target: str, *, model: str | None, options: Mapping[str, str | None]) -> ServerRun:
     """How a run uses the server at `target`, from the options of `labcli run-lab` by their names; None where not typed.
 
-    Raises UsageFault for a value that is none, TargetUnavailable for an address that is none.
+    Raises UsageFault for a value that is none, AddressError for an address that is none.
     """
     typed = {name: value for name, value in options.items() if value is not None}
     limits = {}

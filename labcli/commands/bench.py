@@ -14,6 +14,14 @@ from typing import Annotated, Any, Optional, Sequence
 import typer
 
 from labcli.command_group import CommandGroup
+from labcli.shared_options import CacheDir, NoSave, RecordAsJson, ResultsDir, VllmPython
+
+_Compile = Annotated[
+    Optional[bool],
+    typer.Option(
+        "--compile/--no-compile", help="Our kernels, and vLLM's torch.compile. [default: ours where it can be, vLLM eager]"
+    ),
+]
 
 bench = typer.Typer(cls=CommandGroup, rich_markup_mode=None, help="Benchmarks beside named peers.")
 
@@ -35,12 +43,10 @@ def bench_cache(
     trials: Annotated[int, typer.Option(help="Passes over all prompts.")] = 5,
     seed: Annotated[int, typer.Option(help="Decides the prompts.")] = 0,
     against: Annotated[Optional[str], typer.Option(metavar="PEER", help="vllm: its KVCacheManager in turns with ours.")] = None,
-    vllm_python: Annotated[Optional[str], typer.Option(metavar="PATH", help="A Python that has vLLM. [default: this one]")] = None,
-    results_dir: Annotated[
-        str, typer.Option(envvar="LABCLI_RESULTS_DIR", metavar="FOLDER", help="Where records are kept.")
-    ] = "results",
-    json_: Annotated[bool, typer.Option("--json", help="Print the record, and nothing else, on stdout.")] = False,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Keep no record.")] = False,
+    vllm_python: VllmPython = None,
+    results_dir: ResultsDir = "results",
+    json_: RecordAsJson = False,
+    no_save: NoSave = False,
 ) -> int:
     """Time the caches' bookkeeping: name, look up, allocate and free, without a model."""
     from labcli.cache_bench_run import CacheBenchRun
@@ -94,23 +100,15 @@ def bench_prefix_caching(
     set_: Annotated[
         Optional[list[str]], typer.Option("--set", metavar="FIELD=VALUE", help="Any other field of the engine; repeatable.")
     ] = None,
-    compile_: Annotated[
-        Optional[bool],
-        typer.Option("--compile/--no-compile", help="Our kernels, and vLLM's torch.compile. [default: ours where it can be, vLLM eager]"),
-    ] = None,
+    compile_: _Compile = None,
     trials: Annotated[int, typer.Option(help="How often everything is done.")] = 5,
     num_threads: Annotated[Optional[int], typer.Option(help="Of each engine on a CPU. [default: one a core]")] = None,
     against: Annotated[Optional[list[str]], typer.Option(metavar="PEER", help=_AGAINST)] = None,
-    vllm_python: Annotated[Optional[str], typer.Option(metavar="PATH", help="A Python that has vLLM. [default: this one]")] = None,
-    results_dir: Annotated[
-        str, typer.Option(envvar="LABCLI_RESULTS_DIR", metavar="FOLDER", help="Where records are kept.")
-    ] = "results",
-    cache_dir: Annotated[
-        Optional[str],
-        typer.Option(envvar="LABCLI_CACHE_DIR", metavar="FOLDER", help="Where prepared models are kept. [default: per user]"),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the record, and nothing else, on stdout.")] = False,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Keep no record.")] = False,
+    vllm_python: VllmPython = None,
+    results_dir: ResultsDir = "results",
+    cache_dir: CacheDir = None,
+    json_: RecordAsJson = False,
+    no_save: NoSave = False,
 ) -> int:
     """vLLM's prefix caching benchmark: repeated prompts, all at once, cold and warm apart, hits against the law."""
     from engine.config import EngineConfig
@@ -156,27 +154,19 @@ def bench_engine(
     model: Annotated[str, typer.Option(help="smollm2, a folder or a hub id.")] = "smollm2",
     dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32; the same for all.")] = "bfloat16",
     block_size: Annotated[int, typer.Option(help="Tokens in a block; vLLM on a CPU takes multiples of 32.")] = 32,
-    compile_: Annotated[
-        Optional[bool],
-        typer.Option("--compile/--no-compile", help="Our kernels, and vLLM's torch.compile. [default: ours where it can be, vLLM eager]"),
-    ] = None,
+    compile_: _Compile = None,
     prompt_tokens: Annotated[int, typer.Option(help="Tokens of the cold prompt.")] = 2_200,
     cached_tokens: Annotated[int, typer.Option(help="Of them in the cache for the warm one.")] = 1_984,
     trials: Annotated[int, typer.Option(help="How often everything is done.")] = 5,
     num_threads: Annotated[int, typer.Option(help="Of each engine.")] = 2,
     memory_requests: Annotated[int, typer.Option(help="Requests to watch the memory over, in rounds of 50; 0: none.")] = 0,
     against: Annotated[Optional[list[str]], typer.Option(metavar="PEER", help="vllm: in turns with ours.")] = None,
-    vllm_python: Annotated[Optional[str], typer.Option(metavar="PATH", help="A Python that has vLLM. [default: this one]")] = None,
+    vllm_python: VllmPython = None,
     seed: Annotated[int, typer.Option(help="Decides the prompts.")] = 0,
-    results_dir: Annotated[
-        str, typer.Option(envvar="LABCLI_RESULTS_DIR", metavar="FOLDER", help="Where records are kept.")
-    ] = "results",
-    cache_dir: Annotated[
-        Optional[str],
-        typer.Option(envvar="LABCLI_CACHE_DIR", metavar="FOLDER", help="Where prepared models are kept. [default: per user]"),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the record, and nothing else, on stdout.")] = False,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Keep no record.")] = False,
+    results_dir: ResultsDir = "results",
+    cache_dir: CacheDir = None,
+    json_: RecordAsJson = False,
+    no_save: NoSave = False,
 ) -> int:
     """Time the engine on a CPU: cold and warm prefill, repeated prompts, many requests decoding."""
     from engine.config import EngineConfig

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from labcli.shared_options import CacheDir
+
 _BLOCK_SIZE, _PAGE_SIZE, _MODEL, _ALGORITHM = 16, 1, "smollm2", "sha256"
 _MAX_UNIT = 65_536
 
@@ -37,10 +39,7 @@ def diagnose_pair(
     model: Annotated[
         str, typer.Option(help="Whose tokenizer and chat template read text and messages; token ids need none.")
     ] = _MODEL,
-    cache_dir: Annotated[
-        Optional[str],
-        typer.Option(envvar="LABCLI_CACHE_DIR", metavar="FOLDER", help="Where prepared models are kept. [default: per user]"),
-    ] = None,
+    cache_dir: CacheDir = None,
     show_text: Annotated[bool, typer.Option("--show-text", help="Show the prompts' text around the difference.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON on stdout.")] = False,
 ) -> int:

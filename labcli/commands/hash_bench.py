@@ -13,6 +13,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from labcli.shared_options import CacheDir, NoSave, RecordAsJson, ResultsDir, VllmPython
+
 _BLOCK_SIZE, _PROMPT_BLOCK_SIZE = 32, 16
 _GPU, _SHAPE, _MODEL = "H100 SXM", "llama-3-8b", "smollm2"
 
@@ -49,18 +51,11 @@ def hash_bench(
     against: Annotated[
         Optional[str], typer.Option(metavar="PEER", help="vllm: time vLLM's own function in turns, names compared.")
     ] = None,
-    vllm_python: Annotated[
-        Optional[str], typer.Option(metavar="PATH", help="A Python that has vLLM. [default: this one]")
-    ] = None,
-    results_dir: Annotated[
-        str, typer.Option(envvar="LABCLI_RESULTS_DIR", metavar="FOLDER", help="Where records are kept.")
-    ] = "results",
-    cache_dir: Annotated[
-        Optional[str],
-        typer.Option(envvar="LABCLI_CACHE_DIR", metavar="FOLDER", help="Where prepared models are kept. [default: per user]"),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the record, and nothing else, on stdout.")] = False,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Keep no record.")] = False,
+    vllm_python: VllmPython = None,
+    results_dir: ResultsDir = "results",
+    cache_dir: CacheDir = None,
+    json_: RecordAsJson = False,
+    no_save: NoSave = False,
 ) -> int:
     """Time the hashes that name blocks."""
     drawn = {"num_blocks": num_blocks, "vocab_size": vocab_size, "seed": seed}

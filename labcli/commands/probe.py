@@ -66,12 +66,8 @@ def probe(
     from labs.probe.probe_run import probe as run_probe
     from labs.servers.server_address import ServerAddress
     from labs.servers.server_client import SendLimits, ServerClient
-    from labs.targets.base import TargetUnavailable
 
-    try:
-        address = ServerAddress.of(url)
-    except TargetUnavailable as error:
-        raise UsageFault(*str(error).split("; accepted: ")) from error
+    address = ServerAddress.of(url)
     most = max_requests if max_requests is not None else STRESS_REQUESTS if stress else MAX_REQUESTS
     for option, value, low, high in (("--max-seconds", max_seconds, 1, 86_400), ("--max-requests", most, 1, 1_000_000),
                                      ("--prompt-tokens", prompt_tokens, 1, 10_000_000)):  # fmt: skip

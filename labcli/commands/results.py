@@ -17,6 +17,7 @@ from typing import Annotated, Any, Optional, Sequence, TextIO
 import typer
 
 from labcli.command_group import CommandGroup
+from labcli.shared_options import ResultsDir
 
 
 class _ResultsGroup(CommandGroup):
@@ -41,9 +42,6 @@ class _ResultsGroup(CommandGroup):
 
 results = typer.Typer(cls=_ResultsGroup, rich_markup_mode=None, help="List, show, compare, export and report what was kept.")
 
-_Folder = Annotated[
-    str, typer.Option("--results-dir", envvar="LABCLI_RESULTS_DIR", metavar="FOLDER", help="Where records are kept.")
-]
 _Lab = Annotated[
     Optional[str], typer.Option("--lab", metavar="LAB", help="Of this lab or bench alone: 04, hit-rate, hash-bench.")
 ]
@@ -61,7 +59,7 @@ def list_records(
     lab: _Lab = None,
     limit: Annotated[int, typer.Option(help="Records to show at most.")] = 20,
     json_: _Json = False,
-    results_dir: _Folder = "results",
+    results_dir: ResultsDir = "results",
 ) -> None:
     """List records, newest first."""
     from labcli.fault import UsageFault
@@ -89,7 +87,7 @@ def show_record(
     record: Annotated[str, typer.Argument(metavar="RECORD", help=_RECORD)],
     json_: _Json = False,
     charts: Annotated[bool, typer.Option("--charts/--no-charts", help="Whether charts follow the report.")] = True,
-    results_dir: _Folder = "results",
+    results_dir: ResultsDir = "results",
 ) -> None:
     """Show a record as its run did, with its charts."""
     from labcli.record_lookup import lookup_record
@@ -114,7 +112,7 @@ def compare(
         bool, typer.Option("--across-machines", help="Compare times of two machines all the same.")
     ] = False,
     json_: _Json = False,
-    results_dir: _Folder = "results",
+    results_dir: ResultsDir = "results",
 ) -> None:
     """Say what changed between two runs of a lab.
 
@@ -138,7 +136,7 @@ def export(
     output: Annotated[Optional[str], typer.Option(metavar="FILE", help="[default: stdout]")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
     lab: _Lab = None,
-    results_dir: _Folder = "results",
+    results_dir: ResultsDir = "results",
 ) -> None:
     """Write every sample as CSV, for data frames."""
     from labcli.fault import UsageFault
@@ -169,7 +167,7 @@ def report(
     ] = None,
     output: Annotated[str, typer.Option(metavar="FILE", help="Replaced if it is such a page.")] = "report.html",
     lab: _Lab = None,
-    results_dir: _Folder = "results",
+    results_dir: ResultsDir = "results",
 ) -> None:
     """Write one HTML page that needs no other file.
 

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from labcli.shared_options import CacheDir, NoSave, RecordAsJson, ResultsDir
+
 
 def _complete_lab(incomplete: str) -> list[tuple[str, str]]:
     from labs.catalog import find_labs
@@ -76,15 +78,10 @@ def run_lab(
     timeout: Annotated[
         Optional[str], typer.Option(metavar="S", help="Seconds to wait for a byte from a server. [default: 300]")
     ] = None,
-    results_dir: Annotated[
-        str, typer.Option(envvar="LABCLI_RESULTS_DIR", metavar="FOLDER", help="Where records are kept.")
-    ] = "results",
-    cache_dir: Annotated[
-        Optional[str],
-        typer.Option(envvar="LABCLI_CACHE_DIR", metavar="FOLDER", help="Where prepared models are kept. [default: per user]"),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the record, and nothing else, on stdout.")] = False,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Keep no record.")] = False,
+    results_dir: ResultsDir = "results",
+    cache_dir: CacheDir = None,
+    json_: RecordAsJson = False,
+    no_save: NoSave = False,
 ) -> int:
     """Run a lab: predict, measure, compare, record."""
     from labs.catalog import find_labs, lookup
@@ -168,13 +165,13 @@ def _run_all(runs: list[Any], as_json: bool) -> int:
 def _kind_of(target: str) -> str:
     """ "engine", "sim" or "server". Raises UsageFault for anything else."""
     from labcli.fault import UsageFault
+    from labs.servers.server_address import is_server_url
 
     if target in ("engine", "sim"):
         return target
-    if "://" in target:
+    if is_server_url(target):
         return "server"
-    # A mistyped address may hold a password.
-    raise UsageFault(f"no target {target.rpartition('@')[2]!r}", "engine, sim or a server's URL, such as http://127.0.0.1:8000")
+    raise UsageFault(f"no target {target!r}", "engine, sim or a server's URL, such as http://127.0.0.1:8000")
 
 
 def _check_target(lab: Any, kind: str) -> None:

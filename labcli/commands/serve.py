@@ -12,6 +12,8 @@ from typing import Annotated, Optional
 
 import typer
 
+from labcli.shared_options import CacheDir
+
 
 def serve(
     target: Annotated[
@@ -122,10 +124,7 @@ def serve(
     drain: Annotated[
         float, typer.Option(metavar="SECONDS", help="What requests may still take after Ctrl-C; 0: nothing.")
     ] = 10.0,
-    cache_dir: Annotated[
-        Optional[str],
-        typer.Option(envvar="LABCLI_CACHE_DIR", metavar="FOLDER", help="Where prepared models are kept. [default: per user]"),
-    ] = None,
+    cache_dir: CacheDir = None,
 ) -> int:
     """Serve this engine over HTTP, as vLLM or SGLang would.
 

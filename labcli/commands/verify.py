@@ -3,6 +3,9 @@
     labcli verify
     labcli verify --golden my-recordings/
     labcli verify --against vllm --vllm-python ~/vllm/bin/python --requests 2000
+
+A comparison that breaks off (vLLM's process ended, or hung; Ctrl-C) shows what was compared before it, then the failure's line.
+With --json that line is "error", null otherwise.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import sys
 from typing import Annotated, Any, Optional
 
 import typer
+
+from labcli.shared_options import VllmPython
 
 _REQUESTS = 1_000
 
@@ -22,7 +27,7 @@ def verify(
     against: Annotated[
         Optional[str], typer.Option(metavar="PEER", help="vllm: fresh random workloads, by the real engine and by ours.")
     ] = None,
-    vllm_python: Annotated[Optional[str], typer.Option(metavar="PATH", help="A Python that has vLLM. [default: this one]")] = None,
+    vllm_python: VllmPython = None,
     requests: Annotated[
         Optional[int], typer.Option(help=f"Random requests for manager and scheduler in each pool, in fifties. [default: {_REQUESTS}]")
     ] = None,
@@ -73,28 +78,34 @@ def _verify_recorded(golden: str | None, as_json: bool) -> int:
 def _verify_live(vllm_python: str | None, num_requests: int, seed: int | None, as_json: bool) -> int:
     import random
 
+    from labcli.fault import fault_of
     from labcli.progress_bar import ProgressBar
     from labcli.render.verification import print_live_verification, write_live_json
-    from labs.conformance.live_verification import num_scenarios, verify_live
+    from labs.conformance.live_verification import LiveVerification
     from labs.peers.vllm_recorder import VllmRecorder
 
-    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    live = LiveVerification(num_requests, random.SystemRandom().randrange(2**31) if seed is None else seed)
+    failure: BaseException | None = None
     with ProgressBar() as bar:
         bar.loading("starting vLLM", 0, 1)
-        with VllmRecorder(vllm_python) as recorder:
-            bar.loading("starting vLLM", 1, 1)
-            bar.expect(num_scenarios(num_requests))
-            try:
-                parts = list(verify_live(recorder, num_requests, seed, lambda label: bar.advance(label, 1)))
-            except Exception as error:
-                error.add_note(f"the workload comes back with --seed {seed}")
+        try:
+            with VllmRecorder(vllm_python) as recorder:
+                bar.loading("starting vLLM", 1, 1)
+                version = recorder.version
+                bar.expect(live.num_scenarios)
+                live.run(recorder, lambda label: bar.advance(label, 1))
+        except (Exception, KeyboardInterrupt) as error:
+            if not live.parts:
                 raise
-            version = recorder.version
+            failure = error  # told behind what was compared before it
     if as_json:
-        write_live_json(parts, version, seed)
+        write_live_json(live, version, None if failure is None else fault_of(failure).line.removeprefix("labcli: "))
     else:
-        print_live_verification(parts, version, seed)
-    return _tell_differences([difference for part in parts for difference in part.verified.differences])
+        print_live_verification(live, version, is_whole=failure is None)
+    exit_code = _tell_differences(live.differences)
+    if failure is not None:
+        raise failure
+    return exit_code
 
 
 def _tell_differences(differences: Any) -> int:

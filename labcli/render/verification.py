@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from labcli.render.plain_table import plain_table
-from labs.conformance.live_verification import LivePart
+from labs.conformance.live_verification import LiveVerification
 from labs.conformance.verification import Verification
 
 _LIVE_NAMES = {"manager": "KVCacheManager", "scheduler": "Scheduler"}
@@ -38,11 +37,12 @@ def print_verification(verification: Verification, seconds: float, console: Cons
     console.print(Text(f"{verdict} ({seconds:.1f} s)", style="bold red" if differ else "bold green"))
 
 
-def print_live_verification(parts: Sequence[LivePart], version: str, seed: int, console: Console | None = None) -> None:
-    """One line a kind and pool, the seed, and the verdict."""
+def print_live_verification(live: LiveVerification, version: str, *, is_whole: bool, console: Console | None = None) -> None:
+    """One line a kind and pool, the seed, and the verdict; is_whole: the run came to its end."""
     console = console or Console(highlight=False)
     name = f"vLLM {version}"
     table = plain_table(name, "pool blocks", "scenarios", "requests", "steps", "differ", names=(name,))
+    parts = live.parts
     for part in parts:
         verified = part.verified
         differ = Text(f"{len(verified.differences):,}", style="bold red" if verified.differences else "green")
@@ -51,16 +51,20 @@ def print_live_verification(parts: Sequence[LivePart], version: str, seed: int, 
     console.print(table)
     requests = sum(part.verified.num_requests for part in parts)
     steps = sum(part.verified.num_steps for part in parts)
-    differ = sum(len(part.verified.differences) for part in parts)
+    done = sum(part.verified.num_scenarios for part in parts)
+    differ = len(live.differences)
     console.print()
     verdict = f"{differ:,} scenarios differ" if differ else "0 differing requests, 0 differing steps"
-    text = f"{verdict} of {requests:,} random requests in {steps:,} steps (--seed {seed})"
-    console.print(Text(text, style="bold red" if differ else "bold green"), soft_wrap=True)
+    text = f"{verdict} of {requests:,} random requests in {steps:,} steps (--seed {live.seed})"
+    if not is_whole:
+        text += f"; broken off after {done:,} of {live.num_scenarios:,} scenarios"
+    console.print(Text(text, style="bold red" if differ or not is_whole else "bold green"), soft_wrap=True)
 
 
-def write_live_json(parts: Sequence[LivePart], version: str, seed: int) -> None:
-    """The same on stdout, as one JSON object."""
-    content = {"vllm": version, "seed": seed, "parts": [{"num_blocks": part.num_blocks, **asdict(part.verified)} for part in parts]}
+def write_live_json(live: LiveVerification, version: str, error: str | None) -> None:
+    """The same on stdout, as one JSON object; error: what the run broke off with, None when it came to its end."""
+    parts = [{"num_blocks": part.num_blocks, **asdict(part.verified)} for part in live.parts]
+    content = {"vllm": version, "seed": live.seed, "error": error, "parts": parts}
     json.dump(content, sys.stdout, indent=2, ensure_ascii=False)
     sys.stdout.write("\n")
 

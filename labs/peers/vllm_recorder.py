@@ -9,7 +9,7 @@ from typing import Any
 from labs.peers.worker_process import WorkerProcess
 
 _WORKER = Path(__file__).with_name("vllm_recorder_worker.py")
-ANSWER_TIMEOUT_S = 600.0
+ANSWER_TIMEOUT_S = 120.0  # an answer takes milliseconds, the first of a scheduler seconds
 _QUESTION = {"manager": ("config", "ops"), "scheduler": ("config", "arrivals", "actions")}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Mapping, Self
 
 START_TIMEOUT_S = 300.0  # importing an engine from a cold disk
+_END_TIMEOUT_S = 5.0  # from the end of its output to its own
 
 
 class PeerError(Exception):
@@ -72,7 +74,7 @@ class WorkerProcess:
             self._log.close()
             raise PeerUnavailable(f"{self._python!r} cannot be run ({error.strerror}); accepted: {accepted}") from None
         try:
-            first = self._read(START_TIMEOUT_S)
+            first = self._exchange("", START_TIMEOUT_S)
             if "version" not in first:
                 raise PeerError("it answers as no worker does")
             self.version: str = first["version"]
@@ -112,28 +114,28 @@ class WorkerProcess:
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """The answer to one request. Raises PeerError when it is an error, PeerEnded when none comes in time."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise PeerEnded(f"{self._engine}'s process ended{self._last_words()}") from None
-        return self._read(timeout_s)
+        return self._exchange(json.dumps(request) + "\n", timeout_s)
 
-    def _read(self, timeout_s: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
+    def _exchange(self, question: str, timeout_s: float) -> dict[str, Any]:
+        """The next answer, once the question, if any, is written: both in time, for what hangs reads nothing either."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        line = ""
         timer = threading.Timer(timeout_s, self._process.kill)
         timer.start()
         try:
+            self._process.stdin.write(question)
+            self._process.stdin.flush()
             line = self._process.stdout.readline()
+        except BrokenPipeError:
+            pass  # it ended before it was asked
         finally:
             in_time = timer.is_alive()
             timer.cancel()
-        if not line:
-            self._process.wait()
+        if not line.endswith("\n"):  # it ended, perhaps in the middle of its answer
             if not in_time:
+                self._process.wait()
                 raise PeerEnded(f"{self._engine}'s process did not answer within {timeout_s:.0f} s")
-            raise PeerEnded(f"{self._engine}'s process ended{self._last_words()}")
+            raise PeerEnded(f"{self._engine}'s process ended{self._cause()}")
         try:
             answer = json.loads(line)
         except ValueError:
@@ -144,7 +146,13 @@ class WorkerProcess:
             raise PeerError(answer["error"])
         return answer
 
-    def _last_words(self) -> str:
+    def _cause(self) -> str:
+        """ " (Aborted): its last words"; of what the system killed, as when memory is short, they would say something else."""
+        try:
+            exit_code = self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            exit_code = 0  # it closed its output, and lives on
+        by_signal = f" ({signal.strsignal(-exit_code)})" if exit_code < 0 else ""
         self._log.seek(0)
         lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        return f": {lines[-1]}" if lines else ""
+        return by_signal + (f": {lines[-1]}" if lines and exit_code != -signal.SIGKILL else "")

@@ -20,7 +20,8 @@ from labs.probe.observation import LADDER, Observations, Sent
 from labs.servers.server_facts import ServerFacts
 from labs.servers.server_reply import Usage
 from tests.engine.server.served import served
-from tests.servers.gateways import COMPLETIONS, Gateway, SaltEachRequest, fronted
+from tests.servers.gateways.gateway import COMPLETIONS, Gateway, fronted
+from tests.servers.gateways.salts import SaltEachRequest
 
 
 @pytest.fixture(autouse=True)

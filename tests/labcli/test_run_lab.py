@@ -173,7 +173,7 @@ BAD_USAGE = {
     "no assignment": (["run-lab", "90", "--set", "num_requests"], "--set 'num_requests' is no assignment; accepted: --set field=value"),
     "both sizes": (["run-lab", "90", "--quick", "--full"], "--quick and --full ask for different sizes; accepted: "),
     "an unknown target": (["run-lab", "90", "--target", "gpu"], "no target 'gpu'; accepted: engine, sim or a server's URL"),
-    "a password in what is no address": (["run-lab", "90", "--target", "https:/u:pepper@host"], "no target 'host'; accepted: engine"),
+    "a password in what is no address": (["run-lab", "90", "--target", "https:/u:pepper@host"], "the address has no scheme; accepted: http"),
     "a dtype out of range": (["run-lab", "90", "--dtype", "int3"], "dtype is 'int3'; accepted: auto, bfloat16, float16, float32"),
 }
 

@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 
 from engine.kvcache import kv_cache_manager
 from tests.engine.server.served import served, serving
-from tests.servers.gateways import COMPLETIONS, DropSalt, Gateway, PrependCounter, SaltEachRequest, fronted
+from tests.servers.gateways.fronts import PrependCounter
+from tests.servers.gateways.gateway import COMPLETIONS, Gateway, fronted
+from tests.servers.gateways.salts import DropSalt, SaltEachRequest
 
 KEY = "a-secret-key"
 ROOT = Path(__file__).resolve().parents[2]
@@ -264,10 +266,20 @@ def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(labcli, mon
     assert result.exit_code == 2 and "LABCLI_API_KEY" in result.stderr and "pfeffer" not in result.stderr
 
 
-@pytest.mark.parametrize("target", ["ftp://127.0.0.1", "http://", "http://host:port"])
-def test_what_is_no_address_is_refused_in_one_line(labcli, target):
-    result = labcli("run-lab", "04", "--target", target)
-    assert result.exit_code in (1, 2) and result.stderr.count("\n") == 1 and "accepted: http://HOST:PORT" in result.stderr
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ftp://me:pfeffer@127.0.0.1", "FTP://host", "://host", "http://", "HTTP://:80", "http://host:port", "http://host:99999",
+        "http://me:pfeffer@host:0", "http://me:pfeffer/@host", "http://a b", "http://[::1", "http://[::1]:x", "localhost:8000",
+        "me:pfeffer@gate.example", "host:8000/v1?key=pfeffer", "http:host", "https:/me:pfeffer@host",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_bad_usage_in_the_same_line_for_labs_and_probe(labcli, tmp_path, address):
+    on_lab, on_probe = labcli("run-lab", "04", "--target", address), labcli("probe", address)
+    assert (on_lab.exit_code, on_lab.stdout, on_lab.stderr.count("\n")) == (2, "", 1)
+    assert on_lab.stderr.startswith("labcli: ") and "; accepted: http" in on_lab.stderr and "pfeffer" not in on_lab.stderr
+    assert (on_probe.exit_code, on_probe.stdout, on_probe.stderr) == (2, "", on_lab.stderr)
+    assert not list(tmp_path.iterdir())
 
 
 def test_help_names_a_server_s_url_and_its_options(labcli):

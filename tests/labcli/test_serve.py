@@ -84,7 +84,7 @@ def test_the_key_comes_from_the_environment_and_the_flags_may_have_the_real_serv
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, "labcli: stopped\n")
-    assert "other machines that reach 0.0.0.0 can use this server with the key; it waits for slow connections" in err
+    assert "other machines that reach 0.0.0.0 can use this server with the key, over any number of connections" in err
     assert "very-secret" not in line + out + err
 
 
@@ -92,7 +92,8 @@ def test_the_key_comes_from_the_environment_and_the_flags_may_have_the_real_serv
     "arguments, told",
     [
         (["--flavor", "tgi"], "--flavor is 'tgi'; accepted: vllm, sglang"),
-        (["--target", "http://x"], "--target is 'http://x'; accepted: engine, sim"),
+        (["--target", "gpu"], "--target is 'gpu'; accepted: engine, sim"),
+        (["--target", "http://x?key=pfeffer"], "--target is an address; accepted: engine, sim"),
         (
             ["--target", "sim", "--dtype", "float32"],
             "--dtype means nothing with --target sim; accepted: --dtype with --target engine",
@@ -100,6 +101,15 @@ def test_the_key_comes_from_the_environment_and_the_flags_may_have_the_real_serv
         (["--pace", "1"], "--pace means nothing with --target engine; accepted: --pace with --target sim"),
         (["--page-size", "4"], "--page-size means nothing with the hash cache; accepted: --page-size with --prefix-cache radix"),
         (["--flavor", "sglang", "--block-size", "4"], "--block-size means nothing with the radix cache"),
+        (
+            ["--port", "70000", "--no-prefix-caching", "--prefix-cache", "radix"],
+            "--prefix-cache means nothing with --no-prefix-caching; accepted: --prefix-cache with --prefix-caching",
+        ),
+        (["--port", "70000", "--no-enable-prefix-caching", "--prefix-caching-hash-algo", "xxhash"], "--prefix-caching-hash-algo means nothing with --no-p"),
+        (
+            ["--port", "70000", "--flavor", "sglang", "--disable-radix-cache", "--radix-eviction-policy", "lfu"],
+            "--radix-eviction-policy means nothing with --no-prefix-caching; accepted: --radix-eviction-policy with --prefix-caching",
+        ),
         (["--target", "sim", "--model", "nope"], "--model is 'nope'; accepted: "),
         (["--target", "sim", "--port", "70000"], "--port is 70000; accepted: a whole number from 0 to 65535"),
         (["--max-waiting", "-1"], "--max-waiting is -1; accepted: a whole number from 0"),
@@ -116,6 +126,14 @@ def test_the_key_comes_from_the_environment_and_the_flags_may_have_the_real_serv
 def test_what_cannot_be_served_is_refused_in_one_line(arguments, told):
     line = refused(*arguments)
     assert line.startswith(f"labcli: {told}") and "\n" not in line
+
+
+def test_sizes_and_a_drafter_go_with_caching_off():
+    with bind(ServerOptions(port=0)) as taken:  # what is taken is refused after all else
+        port = str(taken.getsockname()[1])
+        for flags in (["--block-size", "32", "--policy", "lpm"], ["--flavor", "sglang", "--page-size", "16", "--speculative"]):
+            line = refused("--target", "sim", "--port", port, "--disable-radix-cache", *flags)
+            assert line.startswith(f"labcli: --port is {port}; accepted: ")
 
 
 def test_a_server_whose_engine_ends_by_itself_says_so_in_one_line(monkeypatch):

@@ -12,7 +12,7 @@ from labs.conformance.random_scenarios import POOL_SIZES, random_manager_scenari
 from labs.conformance.verification import verify_scenarios
 from labs.peers import vllm_recorder
 from labs.peers.vllm_recorder import VllmRecorder
-from labs.peers.worker_process import PeerError, PeerUnavailable
+from labs.peers.worker_process import PeerEnded, PeerError, PeerUnavailable
 
 needs_vllm = pytest.mark.skipif("LABCLI_VLLM_PYTHON" not in os.environ, reason="LABCLI_VLLM_PYTHON names no Python with vLLM")
 # Not always told in a recording, but always by the worker.
@@ -23,8 +23,18 @@ import json, sys
 print(json.dumps({"version": "0.0.stub"}), flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
-    answer = {"error": "ValueError: not this one"} if "bad" in asked["scenario"]["config"] else {"expect": [asked], "final": {}}
-    print(json.dumps(answer), flush=True)
+    config = asked["scenario"]["config"]
+    answer = {"error": "ValueError: not this one"} if "bad" in config else {"expect": [asked], "final": {}}
+    text = json.dumps(answer) + "\\n"
+    if "dies" in config:
+        sys.stderr.write("Traceback\\nMemoryError: no room\\n")
+        sys.stdout.write(text[: config["dies"]])
+        break
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    if "deaf" in config:
+        import time
+        time.sleep(60)
 """
 
 
@@ -57,6 +67,24 @@ def test_a_scenario_that_is_refused_leaves_the_worker_alive(stub):
         with pytest.raises(PeerError, match="not this one"):
             recorder.record("manager", {"config": {"bad": 1}, "ops": []})
         assert recorder.record("manager", {"config": {}, "ops": []})["final"] == {}
+
+
+@pytest.mark.parametrize("num_characters", [0, 9])
+def test_a_worker_that_dies_over_a_scenario_leaves_its_last_words(stub, num_characters):
+    with VllmRecorder() as recorder:
+        with pytest.raises(PeerEnded, match="^vLLM's process ended: MemoryError: no room$"):
+            recorder.record("manager", {"config": {"dies": num_characters}, "ops": []})
+        with pytest.raises(PeerEnded, match="^vLLM's process ended"):
+            recorder.record("manager", {"config": {}, "ops": []})
+
+
+def test_a_worker_that_hangs_before_it_has_read_a_long_scenario_is_ended_in_time(stub, monkeypatch):
+    with VllmRecorder() as recorder:
+        recorder.record("manager", {"config": {"deaf": 1}, "ops": []})
+        monkeypatch.setattr(vllm_recorder, "ANSWER_TIMEOUT_S", 0.2)
+        with pytest.raises(PeerEnded, match="did not answer within 0 s"):
+            recorder.record("manager", {"config": {}, "ops": ["more than a pipe holds" * 50_000]})
+        assert recorder._process.poll() is not None
 
 
 def test_an_interpreter_without_vllm_is_refused():

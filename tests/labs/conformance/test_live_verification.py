@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 
-from labs.conformance.live_verification import num_scenarios, verify_live
+import pytest
+
+from labs.conformance.live_verification import LiveVerification
 from labs.conformance.manager_replay import ManagerReplay
 from labs.conformance.scheduler_replay import SchedulerReplay
 
@@ -16,7 +18,7 @@ class OwnRecorder:
 
     def __init__(self, spoil=None):
         self.names: list[str] = []
-        self.spoil = spoil
+        self.spoil = spoil  # changes what was recorded, or fails
 
     def record(self, kind, scenario):
         self.names.append(scenario["name"])
@@ -37,22 +39,29 @@ class OwnRecorder:
         return answers[:-1], answers[-1]
 
 
+def run(recorder, num_requests, seed):
+    live = LiveVerification(num_requests, seed)
+    live.run(recorder)
+    return live
+
+
 def test_every_kind_meets_every_pool_with_as_many_requests_as_asked_for():
     recorder = OwnRecorder()
     labels: list[str] = []
-    parts = list(verify_live(recorder, 60, 5, labels.append))
-    assert [(part.verified.kind, part.num_blocks) for part in parts] == [
+    live = LiveVerification(60, 5)
+    live.run(recorder, labels.append)
+    assert [(part.verified.kind, part.num_blocks) for part in live.parts] == [
         (kind, pool) for kind in ("manager", "scheduler") for pool in (8, 20, 200)
     ]
-    assert all((part.verified.num_scenarios, part.verified.num_requests) == (2, 100) for part in parts)
-    assert all(part.verified.num_steps > 50 and not part.verified.differences for part in parts)
-    assert len(labels) == len(recorder.names) == num_scenarios(60) == 12
+    assert all((part.verified.num_scenarios, part.verified.num_requests) == (2, 100) for part in live.parts)
+    assert all(part.verified.num_steps > 50 and not part.verified.differences for part in live.parts)
+    assert len(labels) == len(recorder.names) == live.num_scenarios == 12
 
 
 def test_a_seed_brings_its_workloads_back_and_another_brings_others():
     first, again, other = OwnRecorder(), OwnRecorder(), OwnRecorder()
     for recorder, seed in ((first, 5), (again, 5), (other, 900)):
-        list(verify_live(recorder, 50, seed))
+        run(recorder, 50, seed)
     assert first.names == again.names and not set(first.names) & set(other.names)
 
 
@@ -63,8 +72,25 @@ def test_a_peer_that_does_one_thing_otherwise_is_told_with_the_workloads_name():
             recorded["expect"][index]["new"] = [999, *recorded["expect"][index]["new"][1:]]
         return recorded
 
-    parts = list(verify_live(OwnRecorder(spoil), 50, 5))
-    differing = [part for part in parts if part.verified.differences]
+    live = run(OwnRecorder(spoil), 50, 5)
+    differing = [part for part in live.parts if part.verified.differences]
     assert [(part.verified.kind, part.num_blocks) for part in differing] == [("manager", 20)]
-    (difference,) = differing[0].verified.differences
+    (difference,) = live.differences
+    assert differing[0].verified.differences == (difference,)
     assert difference.scenario == "random-manager-5-50x20" and difference.what.startswith("new[0]: expected 999, ours ")
+
+
+@pytest.mark.parametrize("failure", [ValueError("it broke"), KeyboardInterrupt()])
+def test_a_run_that_breaks_off_keeps_every_scenario_it_had_finished(failure):
+    def fail(kind, recorded):
+        if recorded["name"] == "random-manager-6-50x20":  # the second in the second pool
+            raise failure
+        return recorded
+
+    live = LiveVerification(100, 5)
+    with pytest.raises(type(failure)) as raised:
+        live.run(OwnRecorder(fail))
+    assert [(part.num_blocks, part.verified.num_scenarios) for part in live.parts] == [(8, 2), (20, 1)]
+    assert sum(part.verified.num_requests for part in live.parts) == 150
+    notes = [] if isinstance(failure, KeyboardInterrupt) else ["in manager 'random-manager-6-50x20' of seed 5"]
+    assert getattr(raised.value, "__notes__", []) == notes
