@@ -1,59 +1,54 @@
 """Asker: sends one request of the probe and notes what each witness says of it.
 
-The witnesses of a request: the reply's usage, the growth of the server's counters over it, SGLang's /generate, the time.
-A request that is turned away is sent again a little later. One that fails is noted and the probe goes on; after several in a
-row it gives up.
+    budget ─▶ counters before ─▶ endpoint, again a little later while it is busy ─▶ counters after ─▶ Sent
+
+A request that fails is noted and the probe goes on; after several in a row it gives up.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Mapping
 
 from labs.probe.budget import ProbeBudget
-from labs.probe.clock import Clock
-from labs.probe.observation import (
-    CHAT,
-    KEPT,
-    LADDER,
-    NO_SALT,
-    OTHER_SALT,
-    OWN_SALT,
-    STAIRCASE,
-    TEXT,
-    UNKNOWN,
-    Observations,
-    Sent,
-    Streamed,
-)
+from labs.probe.counter_reader import CounterReader
+from labs.probe.endpoints import NOT_THERE, TOO_LONG, Answer, Endpoints, messages_of
+from labs.probe.observation import Observations, Streamed
 from labs.probe.patience import BUSY, with_patience
 from labs.probe.prompt_source import Prompt, PromptSource
-from labs.servers.metrics_page import MetricsPage
-from labs.servers.prefix_counters import SERIES, CounterReading
+from labs.probe.sent import CHAT, KEPT, LADDER, NO_SALT, OTHER_SALT, OWN_SALT, STAIRCASE, TEXT, Sent
+from labs.servers.prefix_counters import CounterReading
 from labs.servers.server_client import LimitReached, ServerClient, ServerRefused
-from labs.servers.server_reply import ServerReply, Usage
+from labs.servers.server_reply import Usage
 from labs.targets.base import TargetError
 
-COMPLETIONS, CHATS, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
-GAUGE = "sglang:cache_hit_rate"
 MAX_FAILURES_IN_A_ROW = 3
 LAST_S = 1.0  # of the probe's time: a request that fails then was cut by it,
 PATIENCE_S, PATIENCE = 5.0, 4.0  # unless it had waited longer than this, and than so many times what others took
-SETTLE_S = 0.4  # counters lag the reply by an engine step
-MAX_UNSETTLED = 3  # requests that were never counted: then no more is waited for any
 COUNTED = (LADDER, STAIRCASE, KEPT)  # read the counters over these even where replies tell: two witnesses can be compared
-TOO_LONG, NOT_THERE = (400, 413, 422), (404, 405)
-MAX_READ_IDS, OWN_CHARACTERS = 4_096, 24  # of a front that is read; of our own text, by which its end is found
-MAX_SHOWN_IDS = 1_100  # tokens of prompts whose ids are asked back; longer ones are only counted
 
 Connect = Callable[[], ServerClient]
 
 
 class GivenUp(TargetError):
     """The server failed too often in a row."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request before it is sent."""
+
+    purpose: str
+    number: int  # the prompt's
+    num_ids: int | None  # tokens; None where the server alone counts them
+    size: int  # tokens, or words where those are not known
+    body: Mapping[str, Any] = field(repr=False)  # holds the prompt, and perhaps a salt
+    matched: int | None = None
+    salt: str = NO_SALT
+    alone: bool = False
+    may_refuse: bool = False
 
 
 class Asker:
@@ -66,16 +61,11 @@ class Asker:
         self, connect: Connect, client: ServerClient, source: PromptSource, budget: ProbeBudget, observations: Observations
     ) -> None:
         self.source, self.budget, self.observations, self.client = source, budget, observations, client
+        self.endpoints, self.counters = Endpoints(observations.facts), CounterReader(client, observations)
         self._connect = connect
-        self._facts = observations.facts
         # An own salt for this run, drawn anew each time: nobody else has it.
         self._salts = {OWN_SALT: f"labcli-{secrets.token_hex(8)}", OTHER_SALT: f"labcli-{secrets.token_hex(8)}"}
         self._turns: dict[int, int] = {}
-        self._asks_ids = True
-        self._is_native = False
-        self._num_unsettled = 0
-        self._previous = UNKNOWN  # reading on the probe's own connection
-        self._latest: CounterReading | None = None  # taken after the last request: the next one's reading before
         self._num_failed = 0
         self.was_too_long = False  # whether what was refused last may have been so for its length
 
@@ -95,35 +85,27 @@ class Asker:
         alone       on a connection of its own and with no reading of counters: nothing comes between this and the last
         may_refuse  a refusal is no failure: the prompt may be too long, or the salt unknown
         """
-        body: dict[str, Any] = {"prompt": self.source.payload(prompt)}
-        if self.observations.form == "chat":
-            body = _message(self.source.as_text(prompt))
+        body = self._body(prompt)
         if salt != NO_SALT:
             body["cache_salt"] = self._salts[salt]
-        return self._send(purpose, prompt.number, prompt.num_ids, len(prompt.ids), body, matched, salt, alone, may_refuse)
+        size = len(prompt.ids)
+        return self._send(Question(purpose, prompt.number, prompt.num_ids, size, body, matched, salt, alone, may_refuse))
 
     def ask_text(self, number: int, text: str) -> Sent | None:
         """Send a text as it is."""
-        return self._send(TEXT, number, None, _num_words(text), {"prompt": text}, may_refuse=True)
+        return self._send(Question(TEXT, number, None, _num_words(text), {"prompt": text}, may_refuse=True))
 
     def ask_chat(self, number: int, text: str) -> Sent | None:
         """Send a text as a person's message. A server without chat is no failure."""
-        return self._send(CHAT, number, None, _num_words(text), _message(text), may_refuse=True)
+        return self._send(Question(CHAT, number, None, _num_words(text), messages_of(text), may_refuse=True))
 
-    def ask_streamed(self, prompt: Prompt) -> Streamed | None:
-        """Send a prompt for a stream that ends with usage; None when that failed otherwise than by a refusal."""
+    def ask_streamed(self, prompt: Prompt) -> None:
+        """Send a prompt for a stream that ends with usage. A refusal is no failure."""
         self.budget.take(len(prompt.ids))
-        begin_s = time.perf_counter()
-        is_chat = self.observations.form == "chat"
-        path = CHATS if is_chat else COMPLETIONS
-        body = _message(self.source.as_text(prompt)) if is_chat else {"prompt": self.source.payload(prompt)}
-        body |= {**self._common(), "stream": True, "stream_options": {"include_usage": True}}
-
-        def read() -> ServerReply:
-            return ServerReply.of_events(self.client.stream(path, body), self.client.shown)
-
+        body, begin_s = self._body(prompt), time.perf_counter()
         try:
-            streamed = Streamed(with_patience(read, self.budget, self._turned_away).usage)
+            usage = with_patience(lambda: self.endpoints.streamed_usage(self.client, body), self.budget, self._turned_away)
+            streamed = Streamed(usage)
         except LimitReached:
             raise
         except ServerRefused as error:
@@ -133,179 +115,92 @@ class Asker:
             self._failed(error)
             streamed = Streamed(Usage(), str(error))
         self.observations.streamed = streamed
-        return streamed
-
-    def read_clock(self, sent: Sent, own_text: str) -> None:
-        """Note what the front of a request, if the server shows it, tells of now. The text itself is not kept."""
-        if sent.prompt_ids is None:
-            return
-        body = {"model": self._facts.model, "tokens": list(sent.prompt_ids[:MAX_READ_IDS])}
-        try:
-            found = self.client.post_json("/detokenize", body)
-        except TargetError:
-            return
-        text = found.get("prompt", found.get("text"))
-        if isinstance(text, str) and text:
-            front, *_ = text.partition(own_text[:OWN_CHARACTERS])
-            self.observations.clocks[sent.purpose] = Clock.of(front, datetime.now())
-
-    def use_native(self) -> None:
-        """From now on ask SGLang's own /generate, which tells cached tokens without a flag."""
-        self._is_native = True
-
-    @property
-    def is_native(self) -> bool:
-        return self._is_native
-
-    def read_counters(self, client: ServerClient | None = None) -> CounterReading:
-        """The server's lifetime counts now; unknown when it has none. Keeps SGLang's gauge."""
-        if not self._facts.has_counters:
-            return UNKNOWN
-        try:
-            reply = (client or self.client).get("/metrics", timeout_s=10.0)
-            page = MetricsPage.parse(reply.text, (*SERIES, GAUGE)) if reply.status_code == 200 else None
-        except TargetError:
-            page = None
-        if page is None:
-            return UNKNOWN
-        self.observations.gauge = page.first(GAUGE)
-        reading = CounterReading.of(page)
-        if client is None and reading.is_known:
-            earlier, self._previous = self._previous, reading
-            has_fallen = reading.source == earlier.source and not reading.growth_since(earlier).is_known
-            self.observations.num_falls += has_fallen
-        return reading
 
     def reread_counters(self, times: int) -> None:
         """Read the counters on new connections, with nothing sent in between."""
-        for _ in range(times if self._facts.has_counters else 0):
-            client = self._connect()
-            try:
-                self.observations.rereadings.append(self.read_counters(client))
-            finally:
-                client.close()
+        self.counters.reread(self._connect, times)
 
-    def _send(
-        self,
-        purpose: str,
-        number: int,
-        num_ids: int | None,
-        size: int,
-        body: Mapping[str, Any],
-        matched: int | None = None,
-        salt: str = NO_SALT,
-        alone: bool = False,
-        may_refuse: bool = False,
-    ) -> Sent | None:
-        self.budget.take(size)
-        is_uncounted = alone or (purpose not in COUNTED and self.observations.known_by_usage)
-        before = UNKNOWN if is_uncounted else self._latest or self.read_counters()
-        self._latest = None  # of no use once something else was sent
-        client = self._connect() if alone else self.client
+    def _body(self, prompt: Prompt) -> dict[str, Any]:
+        if self.observations.form == "chat":
+            return messages_of(self.source.as_text(prompt))
+        return {"prompt": self.source.payload(prompt)}
+
+    def _send(self, question: Question) -> Sent | None:
+        self.budget.take(question.size)
+        tells = self.observations.known_by_usage and question.purpose not in COUNTED
+        before = self.counters.before(is_counted=not (question.alone or tells))
+        client = self._connect() if question.alone else self.client
         begin_s = time.perf_counter()
         try:
-            reply, native, begin_s, end_s = with_patience(
-                lambda: self._timed_reply(client, body, size), self.budget, self._turned_away
+            answer = with_patience(
+                lambda: self.endpoints.answer(client, question.body, question.size), self.budget, self._turned_away
             )
         except LimitReached:
             raise
         except ServerRefused as error:
-            if purpose != CHAT and error.status in NOT_THERE and not self.observations.sent and self.observations.form == "text":
-                # No completions there: all that is asked goes to chat from now on.
-                self.observations.form = "chat"
-                return self._send(purpose, number, num_ids, size, _message(str(body["prompt"])), matched, salt, alone, may_refuse)
-            if may_refuse and error.status in (*TOO_LONG, *(NOT_THERE if purpose == CHAT else ())):
-                self._refused(purpose, size, error)
-                return None
-            self._failed(error)
+            if self._has_no_completions(question, error):
+                self.observations.form = "chat"  # all that is asked goes there from now on
+                return self._send(replace(question, body=messages_of(str(question.body["prompt"]))))
+            self._refused(question, error)
             return None
         except TargetError as error:
-            self._check_patience(size, time.perf_counter() - begin_s)
+            self._check_patience(question.size, time.perf_counter() - begin_s)
             self._failed(error)
             return None
         finally:
-            if alone:
+            if question.alone:
                 client.close()
+        return self._noted(question, answer, before)
+
+    def _noted(self, question: Question, answer: Answer, before: CounterReading) -> Sent:
+        """Add an answered request to the observations, and learn from it how long prompts are and take."""
         self._num_failed = 0
+        number, num_ids, size, reply = question.number, question.num_ids, question.size, answer.reply
         turn = self._turns.get(number, 0)
         self._turns[number] = turn + 1
         length = reply.usage.prompt_tokens or num_ids
         self.budget.found_larger((length or size) - size)
-        if num_ids is None and reply.usage.prompt_tokens and salt == NO_SALT:
-            self.source.learn("chat" if "messages" in body else "text", size, reply.usage.prompt_tokens)
-        counted = UNKNOWN if is_uncounted else self._growth(before, length)
+        if num_ids is None and reply.usage.prompt_tokens and question.salt == NO_SALT:
+            self.source.learn("chat" if "messages" in question.body else "text", size, reply.usage.prompt_tokens)
         sent = Sent(
-            purpose, number, turn, num_ids, reply.usage, counted, native, end_s - begin_s, self.budget.at(begin_s), matched, salt,
-            reply.prompt_token_ids,
-        )  # fmt: skip
+            question.purpose,
+            number,
+            turn,
+            num_ids,
+            reply.usage,
+            counted=self.counters.growth(before, length),
+            native_cached=answer.native_cached,
+            seconds=answer.end_s - answer.begin_s,
+            at_s=self.budget.at(answer.begin_s),
+            matched=question.matched,
+            salt=question.salt,
+            prompt_ids=reply.prompt_token_ids,
+        )
         self.observations.sent.append(sent)
         if sent.cached == 0 or not sent.turn:
             self.budget.learn_pace(length or size, sent.seconds)
         return sent
-
-    def _timed_reply(
-        self, client: ServerClient, body: Mapping[str, Any], size: int
-    ) -> tuple[ServerReply, int | None, float, float]:
-        """The reply, what /generate says it found, and when the request began and ended: one that was turned away takes no time."""
-        begin_s = time.perf_counter()
-        return (*self._reply(client, body, size), begin_s, time.perf_counter())
-
-    def _reply(self, client: ServerClient, body: Mapping[str, Any], size: int) -> tuple[ServerReply, int | None]:
-        """The reply, and what /generate says it found."""
-        prompt = body.get("prompt")
-        if self._is_native and "prompt" in body:
-            return self._native_reply(client, prompt, body.get("cache_salt"))
-        path = CHATS if "messages" in body else COMPLETIONS
-        sent = {**self._common(), **body}
-        if self._asks_ids and size <= MAX_SHOWN_IDS:
-            try:
-                return ServerReply.of_json(client.compute(path, {**sent, "return_token_ids": True}), 0.0, client.shown), None
-            except ServerRefused as error:
-                # Servers that check their fields strictly know no such field.
-                if self._facts.kind != "openai" or error.status not in TOO_LONG:
-                    raise
-                self._asks_ids = False
-        return ServerReply.of_json(client.compute(path, sent), 0.0, client.shown), None
-
-    def _native_reply(self, client: ServerClient, prompt: Any, salt: Any) -> tuple[ServerReply, int | None]:
-        body: dict[str, Any] = {"sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-        body["text" if isinstance(prompt, str) else "input_ids"] = prompt
-        if salt is not None:
-            body["cache_salt"] = salt
-        reply = ServerReply.of_generate(client.compute(GENERATE, body), 0.0, 0.0, client.shown)
-        # Its usage is /generate's own: what completions report is another question.
-        return replace(reply, usage=Usage(reply.usage.prompt_tokens)), reply.usage.cached_tokens
-
-    def _common(self) -> dict[str, Any]:
-        return {"model": self._facts.model, "max_tokens": 1, "temperature": 0}
-
-    def _growth(self, before: CounterReading, length: int | None) -> CounterReading:
-        """What the counters grew since; waits for the request to be counted, as long as earlier ones were."""
-        if not before.is_known:
-            return UNKNOWN
-        wait_until_s = time.perf_counter() + (SETTLE_S if self._num_unsettled < MAX_UNSETTLED else 0.0)
-        while True:
-            self._latest = self.read_counters()
-            growth = self._latest.growth_since(before)
-            growth = growth if length is None else growth.without_checks(length)
-            settled = growth.is_known and length is not None and growth.queries >= length
-            if settled or time.perf_counter() >= wait_until_s:
-                self._num_unsettled += not settled
-                return growth
-            time.sleep(0.02)
 
     def _check_patience(self, size: int, waited_s: float) -> None:
         """Raises LimitReached for a request that the probe's own end has cut before it was late: no failure of the server."""
         if self.budget.seconds_left < LAST_S and waited_s < max(PATIENCE_S, PATIENCE * self.budget.expected_s(size)):
             raise LimitReached(f"{self.budget.limits.max_seconds:,.0f} s passed")
 
-    def _refused(self, purpose: str, size: int, error: ServerRefused) -> None:
+    def _has_no_completions(self, question: Question, error: ServerRefused) -> bool:
+        is_first = not self.observations.sent and self.observations.form == "text"
+        return is_first and question.purpose != CHAT and error.status in NOT_THERE
+
+    def _refused(self, question: Question, error: ServerRefused) -> None:
+        """Note what a refusal tells; one that was not to be expected is a failure."""
+        if not question.may_refuse or error.status not in (*TOO_LONG, *(NOT_THERE if question.purpose == CHAT else ())):
+            self._failed(error)
+            return
         self._num_failed = 0
         self.was_too_long = error.status in TOO_LONG
-        if purpose == CHAT:
+        if question.purpose == CHAT:
             self.observations.refuses_chat = str(error)
-        elif purpose == LADDER:
-            tokens = size if self.source.form != "text" else self.source.tokens_of(size)
+        elif question.purpose == LADDER:
+            tokens = question.size if self.source.form != "text" else self.source.tokens_of(question.size)
             self.observations.longest_refused = min(tokens, self.observations.longest_refused or tokens)
 
     def _turned_away(self) -> None:
@@ -317,10 +212,6 @@ class Asker:
         self._num_failed += 1
         if self._num_failed >= MAX_FAILURES_IN_A_ROW:
             raise GivenUp(str(error))
-
-
-def _message(text: str) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": text}]}
 
 
 def _num_words(text: str) -> int:

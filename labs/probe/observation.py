@@ -1,7 +1,4 @@
-"""Observations: what the probe asked of a server and what came back. The rules read this, and nothing else.
-
-None is unknown, never zero. Prompts are numbered: equal numbers are equal prompts.
-"""
+"""Observations: what the probe asked of a server and what came back. The rules read this, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,75 +7,13 @@ from itertools import pairwise
 
 from labs.probe.clock import Clock
 from labs.probe.explanation import Explanation, explain
+from labs.probe.new_prompts import NewPrompts
+from labs.probe.sent import BURST, KEPT, LADDER, OF_REPEATS, STAIRCASE, TIMING, UNKNOWN, Sent
 from labs.servers.prefix_counters import CounterReading
 from labs.servers.server_facts import ServerFacts
 from labs.servers.server_reply import Usage
 
-CHANCE_TOKENS = 8  # that a prompt may share with somebody's by chance
 SLACK, MIN_SLACK = 0.05, 64  # of the probe's tokens, and tokens: retries, and requests that are still being counted
-UNKNOWN = CounterReading(None, None)
-
-# Why a request was sent.
-LADDER = "ladder"  # repeats of ever longer prompts, until one finds something
-STAIRCASE = "staircase"  # repeats of lengths that tell the unit
-BURST = "burst"  # one prompt again and again, on new connections, with nothing in between
-LATE = "late"  # a repeat after a pause
-SHARED = "shared"  # the front of a known prompt, then another tail
-SALTED = "salted"
-TEXT = "text"
-CHAT = "chat"
-KEPT = "kept"  # as old as the first text and chat: whether such an old prompt is still there
-TIMING = "timing"
-POOL = "pool"
-
-OF_REPEATS = (LADDER, STAIRCASE, BURST)  # each a prompt that is sent again exactly as it was
-
-# The salt a request carried.
-NO_SALT, OWN_SALT, OTHER_SALT = "none", "own", "other"
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One request and what each witness says of it."""
-
-    purpose: str
-    prompt: int
-    turn: int  # how often this prompt was sent before
-    num_ids: int | None  # tokens sent; None where the server alone counts them
-    usage: Usage = Usage()
-    counted: CounterReading = UNKNOWN  # growth of the server's counters over this request
-    native_cached: int | None = None  # by SGLang's own /generate
-    seconds: float = 0.0
-    at_s: float = 0.0  # since the probe began
-    matched: int | None = None  # tokens of its front that were sent before; None: all of a repeat, none of a new prompt
-    salt: str = NO_SALT
-    prompt_ids: tuple[int, ...] | None = field(default=None, repr=False)  # as the server saw it
-
-    @property
-    def length(self) -> int | None:
-        """Tokens of the prompt, as the server counts them where it does."""
-        return self.usage.prompt_tokens or self.num_ids
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether the counters grew by this request alone."""
-        return self.counted.is_known and self.counted.queries == self.length
-
-    @property
-    def cached(self) -> int | None:
-        """Tokens found, by the best witness that speaks."""
-        if self.usage.cached_tokens is not None and not self.usage.is_impossible:
-            return self.usage.cached_tokens
-        if self.native_cached is not None:
-            return self.native_cached
-        return self.counted.hits if self.is_counted else None
-
-    @property
-    def match(self) -> int | None:
-        """Tokens that a cache which keeps everything would match."""
-        if self.matched is not None:
-            return self.matched
-        return self.length if self.turn else 0
 
 
 @dataclass(frozen=True)
@@ -174,7 +109,8 @@ class Observations:
     @property
     def burst_finds(self) -> list[list[bool]]:
         """Of each burst's requests whether more was found than a new prompt finds."""
-        return [[found > self.new_hits for found in turns] for turns in self.bursts]
+        by_new = self.new_prompts.most_found
+        return [[found > by_new for found in turns] for turns in self.bursts]
 
     @property
     def is_steady(self) -> bool:
@@ -185,7 +121,7 @@ class Observations:
     def is_kept(self) -> bool | None:
         """Whether a prompt as old as the first text is still found; None where nothing tells. One miss may be anything's."""
         later = [one.cached for one in self.of(KEPT)[1:]]
-        return None if not later or None in later else max(later) > self.new_hits
+        return None if not later or None in later else max(later) > self.new_prompts.most_found
 
     @property
     def foreign_queries(self) -> int | None:
@@ -217,53 +153,6 @@ class Observations:
         return one.cached < found.hits(one.length, one.length) if found is not None else one.cached == 0
 
     @property
-    def finds_strangers(self) -> bool:
-        """Whether prompts that nobody sent before are reported as found: then no report of hits can be believed."""
-        return len(self.found_strangers) > 1
-
-    @property
-    def found_strangers(self) -> list[Sent]:
-        """New prompts of which more was found than stands in front of all, or than chance explains."""
-        front = self.found_front
-        # Where no front shows, a text's may still have one, found only now and then: nearly whole is strange.
-        return [
-            one
-            for one in self.new_prompts
-            if one.cached is not None and one.cached > (front if one.num_ids or front else (one.length or 0) // 2)
-        ]
-
-    @property
-    def new_hits(self) -> int:
-        """The most tokens that a new prompt found, or may by chance; 0 where new ones are found whole: no report is believed."""
-        strange = self.found_strangers
-        if len(strange) > 1:
-            return 0
-        found = max((one.cached or 0 for one in self.new_prompts if one not in strange), default=0)
-        return found + (CHANCE_TOKENS if (self.unit or 1) <= CHANCE_TOKENS else 0)
-
-    @property
-    def found_front(self) -> int:
-        """The most tokens that any prompt may find without having been sent before: a front that all share, and chance.
-
-        Exact prompts tell their front by what the server counts more than was sent. Of texts it shows in what new ones find:
-        about the same, however long they are. 0 where a text's front cannot be told.
-        """
-        exact = [(one.length or 0) - one.num_ids for one in self.new_prompts if one.num_ids]
-        if exact:
-            return CHANCE_TOKENS + max(exact)
-        return CHANCE_TOKENS + self.standing_front if self.standing_front else 0
-
-    @property
-    def standing_front(self) -> int:
-        """Tokens that new texts of different lengths all find; 0 for none, or where what is found grows with the length."""
-        found = [(one.length, one.cached) for one in self.new_prompts if one.length and one.cached and not one.num_ids]
-        if len(found) < 2:
-            return 0
-        lengths, cached = zip(*found)
-        spread, slack = max(cached) - min(cached), (self.unit or 1) + CHANCE_TOKENS
-        return max(cached) if spread <= slack < max(lengths) - min(lengths) and max(cached) > CHANCE_TOKENS else 0
-
-    @property
     def own_prompt_tokens(self) -> int | None:
         """The length of the person's prompts, where a request may have it."""
         return None if self.is_own_too_long else self.prompt_tokens
@@ -280,8 +169,9 @@ class Observations:
         return max((one.length or 0 for one in self.repeats), default=0)
 
     @property
-    def new_prompts(self) -> list[Sent]:
-        return [one for one in self.of(*OF_REPEATS, TIMING) if not one.turn]
+    def new_prompts(self) -> NewPrompts:
+        """The first requests of the prompts that were made to be repeated or timed."""
+        return NewPrompts(tuple(one for one in self.of(*OF_REPEATS, TIMING) if not one.turn), self.unit)
 
     def turns_of(self, purpose: str) -> list[list[Sent]]:
         """Each prompt's requests of one purpose, in the order sent."""

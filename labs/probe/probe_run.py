@@ -79,7 +79,7 @@ def probe(connect: Connect, settings: ProbeSettings, progress: Progress = lambda
 def _ask(asker: Asker, settings: ProbeSettings, rng: random.Random, progress: Progress) -> None:
     """All questions in order, the dear ones last; one that would take too long is left out, and cheaper ones go on."""
     seen = asker.observations
-    seen.first_reading = asker.read_counters()
+    seen.first_reading = asker.counters.read()
     try:
         for question, stage in _questions(asker, settings, rng):
             progress(question)
@@ -95,11 +95,11 @@ def _ask(asker: Asker, settings: ProbeSettings, rng: random.Random, progress: Pr
 def _read_to_the_end(asker: Asker) -> None:
     """The last reading; once more a little later, where much of what was sent is not in it yet."""
     seen = asker.observations
-    seen.last_reading = asker.read_counters()
+    seen.last_reading = asker.counters.read()
     wait_s = min(LATE_S, asker.budget.seconds_left)
     if seen.is_counted_in_part and wait_s > 0:
         time.sleep(wait_s)
-        reading = asker.read_counters()
+        reading = asker.counters.read()
         seen.last_reading = reading if reading.is_known else seen.last_reading
         seen.late_s = None if seen.is_counted_in_part else wait_s
 

@@ -13,7 +13,7 @@ import time
 
 from labs.probe.asker import Asker
 from labs.probe.explanation import telling_length
-from labs.probe.observation import BURST, LADDER, LATE, NO_SALT, OTHER_SALT, OWN_SALT, SALTED, SHARED, STAIRCASE, Sent
+from labs.probe.sent import BURST, LADDER, LATE, NO_SALT, OTHER_SALT, OWN_SALT, SALTED, SHARED, STAIRCASE, Sent
 
 FIRST_WORDS = (2, 20)  # of two prompts, where the server alone counts tokens
 LADDER_LENGTHS = (65, 257, 1_025, 4_097)
@@ -62,8 +62,9 @@ class RepeatSeries:
             if length > self.most or (length > LONGEST_WITHOUT and self._observations.facts.is_caching is False):
                 return
             sent = self.repeat(LADDER, length, times=2, may_refuse=True)
-            if sent and self._is_unseen(sent) and not self._asker.is_native and self._observations.facts.kind == "sglang":
-                self._asker.use_native()
+            endpoints = self._asker.endpoints
+            if sent and self._is_unseen(sent) and not endpoints.is_native and self._observations.facts.kind == "sglang":
+                endpoints.use_native()
                 sent = self.repeat(LADDER, length, times=2, may_refuse=True)
             if sent and sent[-1].cached == 0:
                 sent += self.again(LADDER, times=1)

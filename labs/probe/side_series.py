@@ -1,4 +1,4 @@
-"""What else the probe asks: texts and chats with a pause between, a stream, times, and with --stress the pool.
+"""What else the probe asks: texts and chats with a pause between, times, and with --stress the pool.
 
 spaced    a prompt, a text and a chat message at the beginning and at the end: a clock in front of them differs by then,
           and the prompt shows that what is so old is still kept
@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import random
 import time
+from datetime import datetime
 
 from labs.probe.asker import Asker
 from labs.probe.budget import TIMED_SHARE, OutOfTime
-from labs.probe.observation import CHAT, KEPT, POOL, TEXT, TIMING, Rung, Sent
+from labs.probe.clock import Clock
+from labs.probe.observation import Rung
 from labs.probe.repeat_series import RepeatSeries
-from labs.targets.base import TargetError
+from labs.probe.sent import CHAT, KEPT, POOL, TEXT, TIMING, Sent
+from labs.probe.server_tokenizer import ServerTokenizer
 
 MIN_PAUSE_S = 2.1  # between a text and its repeat: more than a clock of seconds needs
 LONG_PAUSE_S = 61.0  # for a clock of minutes, where there is time and the server does not show what stands in front
 LONG_FROM_S = 90.0  # of --max-seconds
 SHORT_WORDS, LONG_WORDS = 20, 100  # of two texts that tell what a word costs
 MAX_TEXT = 2_500  # tokens of a text
+MAX_READ_IDS, OWN_CHARACTERS = 4_096, 24  # of a front that is read; of our own text, by which its end is found
 TIMED_LENGTH = 1_025
 NUM_TIMED = 8  # of each side: with fewer even a perfect order may be chance
 FIRST_BETWEEN = 1_024  # tokens on the first rung
@@ -34,6 +38,7 @@ class SpacedSeries:
     def __init__(self, asker: Asker, series: RepeatSeries) -> None:
         """series: tells how long a prompt must be to find something, and how long it may be."""
         self._asker = asker
+        self._tokenizer = ServerTokenizer(asker.client, asker.observations.facts.model)
         if asker.observations.facts.has_tokenizer:
             self._tokenize_words()
         length = min(2 * series.telling + 32, series.most_text, MAX_TEXT)
@@ -81,32 +86,31 @@ class SpacedSeries:
             sent.append(found)
         for one in sent if is_first else ():
             if one is not None:
-                asker.read_clock(one, self._text if one.purpose == TEXT else self._message)
+                self._read_clock(one, self._text if one.purpose == TEXT else self._message)
         return sent
+
+    def _read_clock(self, sent: Sent, own_text: str) -> None:
+        """Note what the front of a request, if the server shows it, tells of now. The text itself is not kept."""
+        if sent.prompt_ids is None:
+            return
+        text = self._tokenizer.text_of(sent.prompt_ids[:MAX_READ_IDS])
+        if text is not None:
+            front, *_ = text.partition(own_text[:OWN_CHARACTERS])
+            self._asker.observations.clocks[sent.purpose] = Clock.of(front, datetime.now())
 
     def _tokenize_words(self) -> None:
         source = self._asker.source
         texts = [source.words(number) for number in (SHORT_WORDS, LONG_WORDS)]
-        for text, ids in zip(texts, self._ids_of(*texts) or ()):
+        for text, ids in zip(texts, self._tokenizer.ids_of(*texts) or ()):
             source.learn("tokenizer", text.count(" ") + 1, len(ids))
 
     def _tokenize(self) -> None:
-        found = self._ids_of(self._text, "parcel", "seven days")
+        found = self._tokenizer.ids_of(self._text, "parcel", "seven days")
         if found is not None:
             seen, openings = self._asker.observations, {ids[0] for ids in found}
             seen.tokenized = len(found[0])
             # Three texts that begin differently, with one id in front of all: the tokenizer put it there.
             seen.opening_id = openings.pop() if len(openings) == 1 and all(len(ids) > 1 for ids in found) else None
-
-    def _ids_of(self, *texts: str) -> list[list[int]] | None:
-        """Each text's ids by the server's tokenizer; None when it does not give all."""
-        client, model = self._asker.client, self._asker.observations.facts.model
-        try:
-            found = [client.post_json("/tokenize", {"model": model, "prompt": text}).get("tokens") for text in texts]
-        except TargetError:
-            return None
-        is_whole = all(isinstance(ids, list) and ids and all(type(one) is int for one in ids) for ids in found)
-        return found if is_whole else None
 
 
 def _half(text: str) -> str:

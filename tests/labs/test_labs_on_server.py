@@ -8,6 +8,8 @@ import pytest
 
 from engine.errors import ConfigError
 from engine.kvcache import block_hash, kv_cache_manager
+from engine.kvcache.prefix_cache import NO_MATCH
+from engine.request import Request
 from labs import lab_02_repeat_prompt_throughput as throughput
 from labs.catalog import find_labs, lookup
 from labs.lab_03_aligned_prompt import Config as AlignedConfig
@@ -324,6 +326,7 @@ def over_http(url: str) -> OpenServer:
     return OpenServer(ServerRun(ServerAddress.of(url)))
 
 
+SKIPPING = ("prompt_logprobs, cold cache", "prompt_logprobs, warm cache")  # rows of lab 13
 HTTP_SERVERS = {
     "vllm": {"num_gpu_blocks": 4_000},
     "vllm, block 32, no reset, no usage": {"block_size": 32, "num_gpu_blocks": 2_000, "reset_endpoint": False, "cache_report": False},
@@ -393,3 +396,43 @@ def test_a_broken_engine_behind_http_does_not_pass(monkeypatch, broken, number):
     with served(num_gpu_blocks=4_000) as url:
         report, _ = run(number, over_http(url))
     assert not report.agrees
+
+
+def test_lab_13_sees_over_http_that_prompt_logprobs_are_not_looked_up():
+    with served(**HTTP_SERVERS["vllm"]) as url:
+        report, _ = run(13, over_http(url))
+    for row in SKIPPING:
+        judged = {one.name: one.samples for one in report.measurements if one.row == row and one.predicted is not None}
+        assert judged == {"hits": (0,), "counted": (0,), "queries": (0,)}
+    assert report.agrees
+
+
+def look_up_what_should_skip(monkeypatch):
+    monkeypatch.setattr(Request, "skips_cache_read", property(lambda self: False))
+
+
+def count_what_skips(monkeypatch):
+    def look_up_no_more(self, request):
+        return NO_MATCH if request.skips_cache_read else look_up(self, request)
+
+    look_up = kv_cache_manager.KVCacheManager.get_computed_blocks
+    monkeypatch.setattr(kv_cache_manager.KVCacheManager, "get_computed_blocks", look_up_no_more)
+    monkeypatch.setattr(kv_cache_manager.KVCacheManager, "reads_cache", lambda self, request: self.caching_enabled)
+
+
+COLD_QUERIES, WARM_QUERIES = ((row, "queries") for row in SKIPPING)
+WARM_HITS, WARM_COUNTED = ((SKIPPING[1], name) for name in ("hits", "counted"))
+
+
+@pytest.mark.parametrize(
+    ("broken", "missed"),
+    [
+        (look_up_what_should_skip, {COLD_QUERIES, WARM_QUERIES, WARM_HITS, WARM_COUNTED}),
+        (count_what_skips, {COLD_QUERIES, WARM_QUERIES}),
+    ],
+)
+def test_a_server_that_looks_prompt_logprobs_up_or_counts_them_does_not_pass(monkeypatch, broken, missed):
+    broken(monkeypatch)
+    with served(**HTTP_SERVERS["vllm"]) as url:
+        report, _ = run(13, over_http(url))
+    assert {(one.row, one.name) for one in report.measurements if one.agrees is False} == missed

@@ -1,9 +1,9 @@
 """A server on raw sockets that answers as its illness wants: with bytes that no framework would let through.
 
-    with broken(FakeServer(), ILLNESSES["no [DONE]"]) as url:
+    with broken(FakeServer(), OF_STREAMS["no [DONE]"]) as url:
         OpenServer(ServerRun(ServerAddress.of(url)))
 
-The healthy mind (tests/labs/targets/fake_server.py) knows the right reply to every request; an illness (illnesses.py) decides
+The healthy mind (tests/labs/targets/fake_server.py) knows the right reply to every request; an illness (illness.py) decides
 what becomes of it on the wire. It listens on 127.0.0.1 only, and all its threads end with the `with`.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Callable, Iterator, Mapping
 import httpx
 
 if TYPE_CHECKING:
-    from tests.servers.illnesses import Illness
+    from tests.servers.illness import Illness
 
 Mind = Callable[[httpx.Request], httpx.Response]
 MAX_HEAD_BYTES = 65_536

@@ -23,17 +23,9 @@ from labs.targets.base import Evidence, TargetError
 from labs.targets.open_server import OpenServer
 from tests.labs.servers.fake_server import FakeServer
 from tests.servers.broken_server import Visit, broken
-from tests.servers.illnesses import (
-    AT_THE_DOOR,
-    HARMLESS,
-    OF_COMPLETIONS,
-    OF_ONE_WITNESS,
-    OF_STREAMS,
-    Illness,
-    late,
-    now_and_then,
-    with_status,
-)
+from tests.servers.changed_replies import with_status
+from tests.servers.illness import Illness, late, now_and_then
+from tests.servers.illnesses import AT_THE_DOOR, HARMLESS, OF_COMPLETIONS, OF_ONE_WITNESS, OF_STREAMS
 from tests.servers.labcli_run import Ended, labcli, only_line
 from tests.servers.mutations import DamagedMind
 

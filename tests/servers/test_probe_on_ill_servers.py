@@ -7,10 +7,11 @@ import re
 
 import pytest
 
-from labs.probe import asker, patience, side_series
+from labs.probe import counter_reader, patience, side_series
 from tests.labs.servers.fake_server import FakeServer
 from tests.servers.broken_server import broken
-from tests.servers.illnesses import AT_THE_DOOR, HARMLESS, OF_COMPLETIONS, OF_ONE_WITNESS, OF_STREAMS, late, now_and_then
+from tests.servers.illness import late, now_and_then
+from tests.servers.illnesses import AT_THE_DOOR, HARMLESS, OF_COMPLETIONS, OF_ONE_WITNESS, OF_STREAMS
 from tests.servers.labcli_run import Ended, labcli, only_line
 
 KEY = 'sk-"very\\secret'
@@ -23,7 +24,7 @@ SILENT = ("never answers", "a byte now and then", "a byte now and then, headers 
 def no_pauses(monkeypatch):
     """None of these servers has a clock in front, or counts late."""
     monkeypatch.setattr(side_series, "MIN_PAUSE_S", 0.0)
-    monkeypatch.setattr(asker, "SETTLE_S", 0.02)
+    monkeypatch.setattr(counter_reader, "SETTLE_S", 0.02)
     monkeypatch.setattr(patience, "MAX_RETRY_S", 0.0)
 
 

@@ -9,10 +9,11 @@
 from __future__ import annotations
 
 from labs.probe.flags import flag
-from labs.probe.observation import NO_SALT, OWN_SALT, SALTED, Observations
+from labs.probe.observation import Observations
 from labs.probe.rules.fronts import changes_in_front, front_tokens
 from labs.probe.rules.timing import tells_reuse, times_line
 from labs.probe.rules.words import cached_by_length, control, count, numbers
+from labs.probe.sent import NO_SALT, OWN_SALT, SALTED
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, FAULT, FINE, STRONG, WEAK, Verdict
 
 MIN_REPEATS = 6  # that must all miss before anything is said about identities
@@ -22,7 +23,7 @@ LONG = 4_000  # tokens: a unit that no such prompt fills is hardly met
 def caching(seen: Observations) -> Verdict | None:
     """Whether prefix caching is on."""
     repeats, facts = seen.known_repeats, seen.facts
-    evidence = (*cached_by_length(repeats), *([control(seen.new_prompts)] if repeats else []))
+    evidence = (*cached_by_length(repeats), *([control(seen.new_prompts.sent)] if repeats else []))
     said = {True: "on", False: "off"}.get(facts.is_caching)
     if said:
         evidence = (f"the server's configuration says {said}", *evidence)
@@ -32,7 +33,7 @@ def caching(seen: Observations) -> Verdict | None:
         return Verdict(
             "caching", FAULT, CERTAIN, f"Prefix caching is off by the server's configuration{but}.", evidence, f"{repair}."
         )
-    if seen.hitting_repeats and not seen.finds_strangers:
+    if seen.hitting_repeats and not seen.new_prompts.are_found:
         sure = CERTAIN if facts.is_caching else STRONG
         return Verdict("caching", FINE, sure, "Prefix caching is on: repeats find what was sent before.", evidence)
     if not seen.repeats:
@@ -46,7 +47,7 @@ def caching(seen: Observations) -> Verdict | None:
     if seen.is_looked_up is False:
         evidence = (*evidence, "the counter of looked-up tokens did not grow with them")
         return Verdict("caching", FAULT, STRONG, "The server looks nothing up: prefix caching is off.", evidence, f"{repair}.")
-    if seen.is_looked_up or seen.finds_strangers:
+    if seen.is_looked_up or seen.new_prompts.are_found:
         return None  # what is looked up and not found is told by other rules
     finding = (
         f"No repeat of up to {seen.longest_repeat:,} tokens found anything: caching is off, each request gets another identity "
@@ -107,7 +108,7 @@ def salts(seen: Observations) -> Verdict | None:
     """Whether a cache_salt separates: the same salt finds, another finds nothing."""
     sent = seen.of(SALTED)
     own = [one for one in sent if one.salt == OWN_SALT]
-    if not seen.hitting_repeats or not seen.is_steady or seen.finds_strangers or not sent:
+    if not seen.hitting_repeats or not seen.is_steady or seen.new_prompts.are_found or not sent:
         return None
     if any(one.cached is None for one in sent) or len(own) < 2:
         finding = "Whether a cache_salt separates could not be seen: requests with one are refused, or not told of."

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Sequence
 
-from labs.probe.observation import CHAT, KEPT, OF_REPEATS, SHARED, TEXT, TIMING, Observations, Sent
+from labs.probe.observation import Observations
 from labs.probe.rules.words import control, numbers
+from labs.probe.sent import CHAT, KEPT, OF_REPEATS, SHARED, TEXT, TIMING, Sent
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 from labs.theory import common_prefix
 
@@ -49,9 +50,9 @@ def front(seen: Observations) -> Verdict | None:
         )
         return _at_least_twice(texts, "front", finding, _front_evidence(seen), f"{MOVE}.")
     sure, unless = _unless_slow_clock(seen, TEXT if texts else CHAT)
-    if seen.standing_front and not extra:
-        finding = f"About {seen.standing_front:,} tokens stand in front of every prompt and are always found{unless}."
-        evidence = (*_front_evidence(seen), control(seen.new_prompts))
+    if seen.new_prompts.standing_front and not extra:
+        finding = f"About {seen.new_prompts.standing_front:,} tokens stand in front of every prompt and are always found{unless}."
+        evidence = (*_front_evidence(seen), control(seen.new_prompts.sent))
         return Verdict("front", EXPECTED, sure, finding, evidence, "Know that they are there when you compare lengths.")
     if extra:
         finding = (
@@ -208,7 +209,7 @@ def _misses(seen: Observations, turns: Sequence[Sent]) -> bool:
     explanation, later = seen.explanation, turns[1:]
     if explanation is None or not later or any(one.cached is None or one.length is None for one in later):
         return False
-    return max(one.cached for one in later) <= seen.standing_front and later[-1].length >= explanation.shortest_hit
+    return max(one.cached for one in later) <= seen.new_prompts.standing_front and later[-1].length >= explanation.shortest_hit
 
 
 def _front_evidence(seen: Observations) -> tuple[str, ...]:

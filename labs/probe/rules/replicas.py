@@ -11,9 +11,10 @@ hits alone.
 from __future__ import annotations
 
 from labs.probe.flags import flag
-from labs.probe.observation import LATE, Observations
+from labs.probe.observation import Observations
 from labs.probe.rules.fronts import changes_in_front, front_tokens
 from labs.probe.rules.words import count, numbers
+from labs.probe.sent import LATE
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 
 AFFINITY = (
@@ -36,7 +37,7 @@ def replicas(seen: Observations) -> Verdict | None:
         )
     found = [turns for turns in seen.burst_finds if any(turns)]
     misses = max((turns.count(False) for turns in found), default=0)
-    if misses > 1 and not seen.finds_strangers:
+    if misses > 1 and not seen.new_prompts.are_found:
         first = sum(turns[1] for turns in seen.burst_finds)
         evidence = (*lines, f"first repeats found: {first} of {len(bursts)}", *_after_hits(found), *_readings(seen))
         if not _shows_replicas(seen, found):

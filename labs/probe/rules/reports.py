@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from labs.probe.flags import flag
-from labs.probe.observation import CHAT, Observations, Sent
+from labs.probe.observation import Observations
 from labs.probe.rules.timing import tells_reuse, times_line
 from labs.probe.rules.words import count, numbers
+from labs.probe.sent import CHAT, Sent
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 from labs.servers.server_reply import ABSENT, REPORTED, Usage
 

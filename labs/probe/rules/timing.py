@@ -11,8 +11,9 @@ import math
 import statistics
 
 from labs.probe.budget import TIMED_SHARE
-from labs.probe.observation import TIMING, Observations
+from labs.probe.observation import Observations
 from labs.probe.rules.words import count
+from labs.probe.sent import TIMING
 from labs.probe.verdict import CANNOT_TELL, FINE, WEAK, Verdict
 from labs.theory import chance_auc_spread
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from labs.probe.explanation import Explanation
 from labs.probe.flags import flag
-from labs.probe.observation import LADDER, SHARED, STAIRCASE, Observations
+from labs.probe.observation import Observations
 from labs.probe.rules.words import cached_by_length, control, count, numbers
+from labs.probe.sent import LADDER, SHARED, STAIRCASE
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 from labs.theory import drafter_loss
 
@@ -16,7 +17,7 @@ RESERVE = 8  # tokens under the server's limit that the probe's longest prompts 
 def unit(seen: Observations) -> Verdict | None:
     """The unit of a hit, and whether the person's prompts reach it."""
     facts, found = seen.facts, seen.explanation
-    if seen.finds_strangers:
+    if seen.new_prompts.are_found:
         return None
     announced = facts.unit_size
     evidence = cached_by_length([one for one in seen.known_repeats if one.purpose in (LADDER, STAIRCASE)])
@@ -113,7 +114,7 @@ def _measured(seen: Observations, found: Explanation, evidence: tuple[str, ...])
 def aligned(seen: Observations) -> Verdict | None:
     """The last token is always computed, so a prompt of n whole units finds n − 1: looks wrong, is not."""
     found = seen.explanation
-    if found is None or found.unit == 1 or seen.finds_strangers:
+    if found is None or found.unit == 1 or seen.new_prompts.are_found:
         return None
     by_length = {one.length: one.cached for one in seen.known_repeats if one.purpose == STAIRCASE}
     for length, cached in sorted(by_length.items()):
@@ -132,7 +133,7 @@ def aligned(seen: Observations) -> Verdict | None:
 def drafter(seen: Observations) -> Verdict | None:
     """A speculative drafter takes one unit of every hit: looks like a regression, is the price."""
     found = seen.explanation
-    if found is None or not found.has_drafter or seen.finds_strangers:
+    if found is None or not found.has_drafter or seen.new_prompts.are_found:
         return None
     longest = max((one for one in seen.hitting_repeats), key=lambda one: one.length or 0)
     lost = drafter_loss(longest.length, longest.length, found.unit)
@@ -147,7 +148,7 @@ def shared(seen: Observations) -> Verdict | None:
     """Whether the front of a known prompt is found under another tail, and not whole prompts alone."""
     found = seen.explanation
     sent = [one for one in seen.of(SHARED) if one.matched is not None and one.cached is not None and one.length]
-    if found is None or len(sent) < 2 or not seen.is_steady or seen.finds_strangers:
+    if found is None or len(sent) < 2 or not seen.is_steady or seen.new_prompts.are_found:
         return None
     # What stands in front of each prompt is shared as well.
     possible = [found.hits(one.matched + one.length - (one.num_ids or one.length), one.length) for one in sent]
@@ -166,11 +167,11 @@ def shared(seen: Observations) -> Verdict | None:
 
 def strangers(seen: Observations) -> Verdict | None:
     """Whether prompts that nobody sent before are found: then the rate is too good to be true."""
-    if not seen.finds_strangers:
+    if not seen.new_prompts.are_found:
         return None
-    known = [one for one in seen.new_prompts if one.cached is not None]
+    known = [one for one in seen.new_prompts.sent if one.cached is not None]
     finding = (
-        f"Prompts that nobody sent before are found ({len(seen.found_strangers)} of {len(known)}): hits are reported "
+        f"Prompts that nobody sent before are found ({len(seen.new_prompts.strangers)} of {len(known)}): hits are reported "
         "that cannot be."
     )
     next_step = "Who reports them? Compare usage with the counters, and ask the server without a gateway in front."

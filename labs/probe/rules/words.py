@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterable, Sequence
 
-from labs.probe.observation import Sent
+from labs.probe.sent import Sent
 
 MAX_LISTED = 8
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from labs.probe import observation as kinds
+from labs.probe import sent as kinds
 from labs.probe.explanation import Explanation
-from labs.probe.observation import Observations, Sent, Streamed
+from labs.probe.observation import Observations, Streamed
+from labs.probe.sent import Sent
 from labs.servers.prefix_counters import CounterReading
 from labs.servers.server_facts import ServerFacts
 from labs.servers.server_reply import ABSENT, NO_DETAILS, Usage
@@ -17,6 +18,7 @@ VLLM = ServerFacts(
 )  # fmt: skip
 SGLANG = replace(VLLM, kind="sglang", version="0.5.23", unit_size=1)
 OTHER = ServerFacts("openai", False, None, "m", 1)
+LAW = Explanation(16)
 
 
 def usage(length, cached):
@@ -92,4 +94,17 @@ def unreported(one, state=NO_DETAILS):
     return replace(one, usage=Usage(None if state == ABSENT else one.length, None, None, state))
 
 
-LAW = Explanation(16)
+def behind(front):
+    """A server behind a front of so many tokens that every prompt shares; the server alone counts."""
+    seen = sight(replace(OTHER, unit_size=16), LAW)
+    seen.sent = [one for one in seen.sent if one.purpose != kinds.SALTED]  # not asked of a server of unknown kind
+
+    def fronted(one):
+        length = one.length + front
+        found = LAW.hits(front + (one.match or 0), length)
+        return replace(one, num_ids=None, usage=usage(length, found), counted=kinds.UNKNOWN)
+
+    seen = changed(seen, fronted)
+    seen.form, seen.tokenized = "text", None
+    seen.sent[0] = replace(seen.sent[0], usage=usage(seen.sent[0].length, 0))
+    return seen

@@ -9,15 +9,17 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from labs.probe import asker, observation, probe_run, repeat_series, side_series
+from labs.probe import asker, counter_reader, probe_run, repeat_series, side_series
 from labs.probe.budget import ProbeLimits
 from labs.probe.judgement import judge
 from labs.probe.probe_run import ProbeSettings, probe
+from labs.probe.sent import TIMING
 from labs.servers.server_address import ServerAddress
 from labs.servers.server_client import SendLimits, ServerClient
 from labs.targets.base import TargetError
 from tests.engine.server.served import served
-from tests.servers import gateways
+from tests.servers.gateways import fronts, reports, salts, traffic
+from tests.servers.gateways.gateway import COMPLETIONS, Gateway, fronted
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +30,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(side_series, "MIN_PAUSE_S", 0.0)
     monkeypatch.setattr(repeat_series, "LATE_PAUSE_S", 0.0)
     monkeypatch.setattr(probe_run, "LATE_S", 0.3)
-    monkeypatch.setattr(asker, "SETTLE_S", 0.05)
+    monkeypatch.setattr(counter_reader, "SETTLE_S", 0.05)
     monkeypatch.setattr(repeat_series, "NUM_BURSTS", 1)
 
 
@@ -54,7 +56,7 @@ def probed(servers):
 
         def run(gateway=None, num_servers=1, settings=None, **fields):
             urls = [servers(number, fields) for number in range(num_servers)]
-            url = urls[0] if gateway is None else stack.enter_context(gateways.fronted(*urls, gateway=gateway))
+            url = urls[0] if gateway is None else stack.enter_context(fronted(*urls, gateway=gateway))
             limits = SendLimits(timeout_s=min(5.0, (settings or {}).get("limits", ProbeLimits()).max_seconds))
             seen = probe(lambda: ServerClient(ServerAddress.of(url), limits=limits), ProbeSettings(**(settings or {})))
             return seen, {one.name: one for one in judge(seen)}
@@ -70,7 +72,7 @@ def faults(verdicts):
     return {name for name, one in verdicts.items() if one.is_fault}
 
 
-class BareServer(gateways.RefuseStreams):
+class BareServer(traffic.RefuseStreams):
     hidden = ("/tokenize",)
 
 
@@ -78,8 +80,8 @@ HEALTHY = {
     "vllm": (None, {}),
     "sglang": (None, {"flavor": "sglang"}),
     "no tokenizer, no stream": (BareServer(), {}),
-    "a system message in front of texts": (gateways.SystemMessage(), {}),
-    "a salt, a text and a chat that miss once": (gateways.MissOnce(), {}),
+    "a system message in front of texts": (fronts.SystemMessage(), {}),
+    "a salt, a text and a chat that miss once": (salts.MissOnce(), {}),
 }
 
 
@@ -100,19 +102,19 @@ def test_a_healthy_server_has_no_fault(probed, name):
 
 PLANTED = {
     "caching off": (None, {"enable_prefix_caching": False}, "caching", "certain"),
-    "caching off, unannounced": (gateways.HideConfig(), {"enable_prefix_caching": False}, "caching", "strong"),
-    "a salt for each request": (gateways.SaltEachRequest(), {}, "identity", "strong"),
-    "the salt is dropped": (gateways.DropSalt(), {}, "salts", "strong"),
-    "the salt is the prompt's hash": (gateways.SaltByContent(), {}, "shared", "strong"),
-    "a counter in front": (gateways.PrependCounter(), {}, "front", "certain"),
-    "a clock in the chat template": (gateways.ClockInChat(), {}, "chat", "certain"),
-    "the opening token twice": (gateways.DoubleOpening(), {}, "bos", "certain"),
-    "no usage": (gateways.StripUsage(), {}, "usage", "strong"),
+    "caching off, unannounced": (reports.HideConfig(), {"enable_prefix_caching": False}, "caching", "strong"),
+    "a salt for each request": (salts.SaltEachRequest(), {}, "identity", "strong"),
+    "the salt is dropped": (salts.DropSalt(), {}, "salts", "strong"),
+    "the salt is the prompt's hash": (salts.SaltByContent(), {}, "shared", "strong"),
+    "a counter in front": (fronts.PrependCounter(), {}, "front", "certain"),
+    "a clock in the chat template": (fronts.ClockInChat(), {}, "chat", "certain"),
+    "the opening token twice": (fronts.DoubleOpening(), {}, "bos", "certain"),
+    "no usage": (reports.StripUsage(), {}, "usage", "strong"),
     "not reported": (None, {"cache_report": False}, "usage", "certain"),
-    "usage is always 0": (gateways.ReportCached(share=0), {}, "witnesses", "strong"),
-    "more found than sent": (gateways.ReportCached(less=-1), {}, "impossible", "certain"),
-    "the stream's usage is dropped": (gateways.StripStreamedUsage(), {}, "stream", "strong"),
-    "some requests fail": (gateways.FailSometimes(every=7), {}, "replies", "strong"),
+    "usage is always 0": (reports.ReportCached(share=0), {}, "witnesses", "strong"),
+    "more found than sent": (reports.ReportCached(less=-1), {}, "impossible", "certain"),
+    "the stream's usage is dropped": (reports.StripStreamedUsage(), {}, "stream", "strong"),
+    "some requests fail": (traffic.FailSometimes(every=7), {}, "replies", "strong"),
 }
 
 
@@ -126,19 +128,19 @@ def test_a_planted_fault_is_found(probed, name):
 
 
 def test_replicas_without_affinity_are_counted(probed):
-    _, verdicts = probed(gateways.RoundRobin(), 3)
+    _, verdicts = probed(traffic.RoundRobin(), 3)
     assert state(verdicts, "replicas") == ("fault", "strong") and "About 3 caches" in verdicts["replicas"].finding
     assert faults(verdicts) == {"replicas"}
 
 
 def test_replicas_with_affinity_are_expected_to_show_jumping_counters(probed):
-    _, verdicts = probed(gateways.ByPrompt(), 2)
+    _, verdicts = probed(traffic.ByPrompt(), 2)
     assert state(verdicts, "replicas") == ("expected", "strong") and faults(verdicts) == set()
 
 
 def test_a_clock_in_front_of_ids_is_told_from_replicas(probed, monkeypatch):
     monkeypatch.setattr(side_series, "MIN_PAUSE_S", 0.25)
-    _, verdicts = probed(gateways.PrependClock(shows_ids=False, tick_s=0.2))
+    _, verdicts = probed(fronts.PrependClock(tick_s=0.2))
     assert state(verdicts, "front") == ("fault", "strong") and "clock" in verdicts["front"].finding
     assert faults(verdicts) == {"front"}
 
@@ -152,7 +154,7 @@ def test_a_large_unit_is_measured_and_own_prompts_are_judged_by_it(probed):
 
 def test_a_unit_is_measured_without_an_announcement(probed, monkeypatch):
     monkeypatch.setattr(repeat_series, "LADDER_LENGTHS", (65, 1_025))
-    seen, _ = probed(gateways.HideConfig(), prefix_match_unit=528)
+    seen, _ = probed(reports.HideConfig(), prefix_match_unit=528)
     assert (seen.facts.unit_size, seen.explanation.unit) == (None, 528)
 
 
@@ -188,13 +190,13 @@ def test_prompts_longer_than_a_request_may_be_are_told_and_nothing_else(probed):
 
 
 def test_a_clock_of_minutes_is_found_by_what_the_server_shows(probed):
-    seen, verdicts = probed(gateways.SlowClockInChat())
+    seen, verdicts = probed(fronts.SlowClockInChat())
     assert state(verdicts, "chat") == ("fault", "strong") and faults(verdicts) == {"chat"}
     assert seen.clocks["chat"].kind == "today's date and the time of day" and not seen.clocks["text"].kind
 
 
 def test_a_pause_is_long_where_time_allows_and_no_ids_are_shown(probed, monkeypatch):
-    for gateway, is_long in ((gateways.ClockInChat(shows_ids=False), True), (gateways.Gateway(), False)):
+    for gateway, is_long in ((fronts.ClockInChat(shows_ids=False), True), (Gateway(), False)):
         pauses = []
         monkeypatch.setattr(side_series, "time", SimpleNamespace(sleep=pauses.append, perf_counter=time.perf_counter))
         probed(gateway, settings={"limits": ProbeLimits(max_seconds=91)})
@@ -206,7 +208,7 @@ def test_a_pause_is_long_where_time_allows_and_no_ids_are_shown(probed, monkeypa
     [(0.25, {("expected", "strong"), ("fine", "strong")}), (60.0, {("cannot tell", "weak"), ("expected", "weak")})],
 )
 def test_metrics_that_are_kept_for_a_while_blame_no_replica(probed, seconds, expected):
-    _, verdicts = probed(gateways.KeepMetrics(seconds))
+    _, verdicts = probed(reports.KeepMetrics(seconds))
     assert state(verdicts, "counters") in expected and faults(verdicts) == set()
     assert (
         "another replica answered the rest" not in verdicts["counters"].finding
@@ -215,27 +217,27 @@ def test_metrics_that_are_kept_for_a_while_blame_no_replica(probed, seconds, exp
 
 
 def test_requests_that_a_busy_server_turned_away_are_sent_again(probed):
-    seen, verdicts = probed(gateways.BusyAtTimes(every=5))
+    seen, verdicts = probed(traffic.BusyAtTimes(every=5))
     assert seen.num_turned_away > 5 and not seen.failures and seen.explanation.unit == 16
     assert state(verdicts, "replies") == ("expected", "weak") and faults(verdicts) == set()
 
 
 def test_a_server_that_turns_everybody_away_is_one_line(probed, monkeypatch):
     with pytest.raises(TargetError, match="503: busy"):
-        probed(gateways.BusyAtTimes(every=1))
+        probed(traffic.BusyAtTimes(every=1))
 
 
-@pytest.mark.parametrize("gateway", [gateways.Hide(gateways.COMPLETIONS), gateways.Anonymous(takes_ids=False)])
+@pytest.mark.parametrize("gateway", [reports.Hide(COMPLETIONS), reports.Anonymous()])
 def test_texts_that_the_server_alone_counts_come_out_as_long_as_meant(probed, gateway):
     seen, verdicts = probed(gateway, max_model_len=1_500)
     assert (seen.explanation.unit, seen.failures, faults(verdicts)) == (16, [], set())
     assert (state(verdicts, "caching")[0], state(verdicts, "replicas")) == ("fine", ("fine", "strong"))
-    assert max(one.length for one in seen.sent if one.purpose != observation.TIMING) < 300, "not four times what was meant"
-    assert all(700 < one.length < 1_400 for one in seen.of(observation.TIMING)), f"about {side_series.TIMED_LENGTH}"
+    assert max(one.length for one in seen.sent if one.purpose != TIMING) < 300, "not four times what was meant"
+    assert all(700 < one.length < 1_400 for one in seen.of(TIMING)), f"about {side_series.TIMED_LENGTH}"
     assert not seen.longest_refused and not seen.refuses_chat
 
 
-class BurstsOfTraffic(gateways.Gateway):
+class BurstsOfTraffic(Gateway):
     """Between two of the probe's requests others fill a small pool, two times of three."""
 
     def __init__(self):
@@ -243,7 +245,7 @@ class BurstsOfTraffic(gateways.Gateway):
 
     def change_request(self, path, body):
         number = next(self._numbers)
-        for more in (0, 1) if path == gateways.COMPLETIONS and number % 3 else ():
+        for more in (0, 1) if path == COMPLETIONS and number % 3 else ():
             others = {"prompt": [2 * number + more + 300, *[number % 7] * 579], "max_tokens": 1}
             self._client.post(self.servers[0] + path, json=others)
 
@@ -286,7 +288,7 @@ def test_a_probe_that_is_cut_short_is_judged(probed):
     assert faults(verdicts) == set()
 
 
-class SlowAndSilent(gateways.Slow):
+class SlowAndSilent(traffic.Slow):
     hidden = ("/metrics",)  # which would tell that caching is off
 
 
@@ -298,7 +300,7 @@ def test_what_takes_too_long_at_a_servers_pace_is_left_out_and_the_rest_is_asked
 
 
 def test_a_request_that_the_probes_own_end_cuts_is_no_fault_of_the_server(probed):
-    stalled = gateways.Slow(num_quick=15, stall_s=2.1)
+    stalled = traffic.Slow(num_quick=15, stall_s=2.1)
     seen, verdicts = probed(stalled, settings={"limits": ProbeLimits(max_seconds=2)})
     assert seen.stopped == "2 s passed" and seen.left_out and not seen.failures
     assert verdicts["caching"].state == "fine" and faults(verdicts) == set()
@@ -306,7 +308,7 @@ def test_a_request_that_the_probes_own_end_cuts_is_no_fault_of_the_server(probed
 
 def test_a_request_that_hangs_is_one_though_the_probes_end_comes_first(probed, monkeypatch):
     monkeypatch.setattr(asker, "PATIENCE_S", 0.5)
-    seen, verdicts = probed(gateways.Slow(num_quick=15, stall_s=3.0), settings={"limits": ProbeLimits(max_seconds=2)})
+    seen, verdicts = probed(traffic.Slow(num_quick=15, stall_s=3.0), settings={"limits": ProbeLimits(max_seconds=2)})
     assert seen.failures and state(verdicts, "replies") == ("fault", "strong")
 
 
@@ -324,7 +326,7 @@ def test_no_prompt_is_sent_longer_than_the_server_takes(probed):
 
 def test_a_server_that_only_fails_is_one_line(probed):
     with pytest.raises(TargetError, match="500: upstream is gone"):
-        probed(gateways.FailSometimes(every=1))
+        probed(traffic.FailSometimes(every=1))
 
 
 @pytest.mark.parametrize("field, value", [("max_seconds", 0), ("max_requests", 0), ("max_tokens", 0)])

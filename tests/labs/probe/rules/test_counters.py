@@ -1,0 +1,77 @@
+"""Counters and the gauge: true numbers that mislead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from labs.probe.explanation import Explanation
+from labs.servers.prefix_counters import CounterReading
+from tests.labs.probe.fake_sight import LAW, SGLANG, VLLM, changed, sight
+from tests.labs.probe.verdicts import text_of, verdict
+
+
+def test_other_peoples_traffic_is_told():
+    seen = sight(law=LAW)
+    own = seen.last_reading
+    seen.last_reading = CounterReading(own.queries + 900, own.hits, "lookups", num_checks=900)
+    assert verdict(seen, "counters") == ("fine", "strong"), "a balancer's health checks, one token each"
+    seen.last_reading = CounterReading(own.queries + 50_000, own.hits, "lookups")
+    assert verdict(seen, "counters") == ("expected", "strong") and "Others send" in text_of(seen, "counters")
+
+
+def test_counters_that_caught_up_late_are_told():
+    seen = sight(law=LAW)
+    seen.late_s = 1.5
+    assert verdict(seen, "counters") == ("expected", "strong") and "are late" in text_of(seen, "counters")
+
+
+def test_counters_that_stand_still_where_caching_is_off_say_nothing():
+    seen = changed(sight(replace(VLLM, is_caching=False)), lambda one: replace(one, counted=CounterReading(0, 0)))
+    seen.last_reading = seen.first_reading
+    assert verdict(seen, "counters") is None
+    seen = sight(law=LAW)
+    seen.last_reading = seen.first_reading
+    assert verdict(seen, "counters") == ("cannot tell", "weak"), "replies tell hits, and the counters nothing"
+
+
+def test_a_lifetime_rate_is_compared_with_all_requests_of_the_probe_and_not_its_repeats_alone():
+    seen, old = sight(law=LAW), CounterReading(9_000, 0, "lookups")
+    own = seen.last_reading
+    old = replace(old, hits=old.queries * own.hits // own.queries)
+    seen.first_reading, seen.last_reading = old, CounterReading(old.queries + own.queries, old.hits + own.hits, "lookups")
+    assert verdict(seen, "counters") == ("fine", "strong")
+
+
+def test_a_lifetime_rate_is_not_this_moments():
+    seen = sight(law=LAW)
+    old = CounterReading(9_000_000, 270_000, "lookups")
+    seen.last_reading = CounterReading(old.queries + seen.last_reading.queries, old.hits + seen.last_reading.hits, "lookups")
+    seen.first_reading = old
+    assert verdict(seen, "counters") == ("expected", "strong") and "lifetime rate (3" in text_of(seen, "counters")
+
+
+def test_counters_that_fall_or_see_a_part_are_told():
+    seen = sight(law=LAW)
+    total = seen.last_reading
+    seen.last_reading = CounterReading(total.queries // 2, 5, "lookups")
+    assert verdict(seen, "counters") == ("expected", "weak") and "only a part" in text_of(seen, "counters")
+    assert "kept for a while somewhere, or another replica" in text_of(seen, "counters")
+    seen.first_reading = total
+    assert verdict(seen, "counters") == ("fault", "strong") and "fell" in text_of(seen, "counters")
+
+
+def test_counters_that_fell_and_grew_past_the_first_reading_are_told_but_not_beside_replicas():
+    seen = sight(law=LAW)
+    seen.num_falls = 1
+    assert verdict(seen, "counters") == ("fault", "strong") and "fell" in text_of(seen, "counters")
+    seen.rereadings = [CounterReading(queries, 5, "lookups") for queries in (900, 400, 900)]
+    assert verdict(seen, "counters") is None
+
+
+def test_sglangs_gauge_is_the_latest_batch():
+    seen = sight(SGLANG, Explanation(1))
+    seen.gauge = 0.0
+    assert verdict(seen, "gauge") == ("expected", "weak")
+    last = seen.sent[-1]
+    seen.gauge = round(last.cached / last.length, 3)
+    assert verdict(seen, "gauge") == ("fine", "strong"), "the latest batch's rate is what it is meant to tell"
