@@ -4,7 +4,8 @@
 #   make test        the same set-up, then the whole test suite
 #   make test-vllm   besides, an environment with vLLM (minutes, gigabytes), then compare with it: random workloads, hashes,
 #                    labs and probes on its server, its benchmark on ours
-#   make test-sglang besides, an environment with SGLang (minutes, gigabytes), then labs and probes on its server
+#   make test-sglang besides, an environment with SGLang (minutes, gigabytes), then labs and probes on its server, its
+#                    benchmark and its frontend language on ours
 #
 # Variables: PYTHON     the interpreter that makes .venv, 3.11 or newer      make lab PYTHON=python3.12
 #            PIP_FLAGS  more options for pip, such as another package index  make lab PIP_FLAGS="--extra-index-url URL"
@@ -22,7 +23,7 @@ VLLM_TESTS := tests/labs/test_vllm_hashing.py tests/labs/test_vllm_recorder.py t
   tests/servers/test_real_vllm.py tests/servers/test_bench_serve.py
 SGLANG_VENV := .venv-sglang
 SGLANG_STAMP := $(SGLANG_VENV)/.installed
-SGLANG_TESTS := tests/servers/test_real_sglang.py
+SGLANG_TESTS := tests/servers/test_real_sglang.py tests/servers/test_sglang_clients.py
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
 .PHONY: help lab test test-vllm test-sglang clean

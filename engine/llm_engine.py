@@ -280,7 +280,8 @@ class LLMEngine:
                 continue  # the id may be another request's by now
             request = record.request
             request.metrics.token_times_s.append(now_s)
-            if record.logprobs is not None and token_logprobs is not None:
+            new_token_ids = [token_id] if request.num_output_tokens else []  # of max_tokens 0 none is kept
+            if record.logprobs is not None and token_logprobs is not None and new_token_ids:
                 record.logprobs.append(token_logprobs)
             text = self._stopped_text(request)
             if text is not None:
@@ -289,7 +290,7 @@ class LLMEngine:
             if request.is_finished:
                 request.metrics.finished_s = now_s
                 del self._records[request.request_id]
-            outputs.append(self._output(record, [token_id], text))
+            outputs.append(self._output(record, new_token_ids, text))
         return outputs
 
     def _output(self, record: _Record, new_token_ids: list[int], stopped_text: str | None) -> RequestOutput:

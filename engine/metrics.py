@@ -106,7 +106,7 @@ class RequestMetrics:
 
     arrival_s: float
     first_scheduled_s: float | None = None
-    token_times_s: list[float] = field(default_factory=list)  # one stamp per output token
+    token_times_s: list[float] = field(default_factory=list)  # one per output token; of max_tokens 0 one, of the prompt
     finished_s: float | None = None
 
     @property

@@ -48,9 +48,9 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0  # 0 or -1: all
     seed: int | None = None  # None: the engine's generator
-    max_tokens: int = 16
+    max_tokens: int = 16  # 0: the prompt is computed and cached, and that is all
     ignore_eos: bool = False
-    stop: tuple[str, ...] = ()  # texts; the output ends before the first of them
+    stop: tuple[str, ...] = ()  # texts; the output ends before the first of them: before an empty one at its first token
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None  # this many most likely tokens with each output token
     prompt_logprobs: int | None = None  # the same for each prompt token; makes the request skip reading the cache
@@ -64,11 +64,9 @@ class SamplingParams:
         if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
             raise ConfigError("top_p", self.top_p, "a number above 0, up to 1")
         _check_int("top_k", self.top_k, -1, None, "a whole number from 1; 0 or -1 for all tokens")
-        _check_int("max_tokens", self.max_tokens, 1, None, "a whole number from 1")
+        _check_int("max_tokens", self.max_tokens, 0, None, "a whole number from 0")
         if self.seed is not None:
             _check_int("seed", self.seed, -(2**63), 2**63 - 1, "a whole number, or none")
-        if any(not text for text in self.stop):
-            raise ConfigError("stop", "", "non-empty texts")
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _check_int(name, getattr(self, name), 0, 20, "a whole number from 0 to 20")

@@ -48,8 +48,10 @@ class RequestLimits:
 
     def _check_length(self, request: Request) -> None:
         config = self._config
-        num_tokens = request.num_prompt_tokens + request.sampling_params.max_tokens
-        wanted = f"prompt of {request.num_prompt_tokens} tokens + max_tokens {request.sampling_params.max_tokens} = {num_tokens}"
+        # Without output a prompt is computed as it is for one token: to its last position.
+        num_outputs = max(1, request.sampling_params.max_tokens)
+        num_tokens = request.num_prompt_tokens + num_outputs
+        wanted = f"prompt of {request.num_prompt_tokens} tokens + max_tokens {num_outputs} = {num_tokens}"
         if num_tokens > self._max_model_len:
             raise RequestRefused(f"{wanted} exceeds max_model_len {self._max_model_len}")
         if num_tokens > self.num_usable_tokens:

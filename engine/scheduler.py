@@ -122,7 +122,8 @@ class Scheduler:
             self.manager.publish_computed(request)
             if token_id is None:
                 continue
-            request.append_output_token_ids((token_id,))
+            if request.sampling_params.max_tokens > 0:
+                request.append_output_token_ids((token_id,))
             reason = self._finish_reason(request, token_id, stop_token_ids)
             if reason is not None:
                 if request.status is RequestStatus.PREEMPTED:
@@ -284,6 +285,8 @@ class Scheduler:
 
     def _finish_reason(self, request: Request, token_id: int, eos_token_ids: frozenset[int]) -> FinishReason | None:
         params = request.sampling_params
+        if params.max_tokens == 0:
+            return FinishReason.LENGTH  # whatever the token would have been
         if token_id in params.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos):
             return FinishReason.STOP
         if request.num_output_tokens >= params.max_tokens or request.num_tokens >= self.max_model_len:

@@ -39,13 +39,18 @@ class TextTokenizer(Protocol):
     vocab_size: int  # ids run from 0 to vocab_size - 1
     eos_token_ids: frozenset[int]
     has_chat_template: bool
+    knows_developer_role: bool  # whether the chat template has words of its own for that role
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; nothing is added."""
         ...
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of some ids; special tokens leave no trace in it."""
+    def decode(self, token_ids: Sequence[int], keep_special: bool = False) -> str:
+        """The text of some ids; special tokens leave no trace in it, unless they are kept."""
+        ...
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Each id as the vocabulary has it: where that is of bytes, `Ġthere` is what decodes to " there"."""
         ...
 
     def render_chat(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True) -> str:
@@ -78,13 +83,21 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(getattr(self.hf_tokenizer, "chat_template", None))
 
+    @property
+    def knows_developer_role(self) -> bool:
+        template = str(getattr(self.hf_tokenizer, "chat_template", ""))
+        return "'developer'" in template or '"developer"' in template
+
     def encode(self, text: str) -> list[int]:
         return self.hf_tokenizer.encode(text, add_special_tokens=False)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int], keep_special: bool = False) -> str:
         return self.hf_tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            list(token_ids), skip_special_tokens=not keep_special, clean_up_tokenization_spaces=False
         )
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        return self.hf_tokenizer.convert_ids_to_tokens(list(token_ids))
 
     def render_chat(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True) -> str:
         if not self.has_chat_template:
@@ -101,6 +114,7 @@ class ByteTokenizer:
     """
 
     has_chat_template = False
+    knows_developer_role = False
 
     def __init__(self, vocab_size: int = BYTE_EOS_TOKEN_ID + 1) -> None:
         assert vocab_size > BYTE_EOS_TOKEN_ID
@@ -110,14 +124,17 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8"))
 
-    def decode(self, token_ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int], keep_special: bool = False) -> str:
         data = bytearray()
         for token_id in token_ids:
             if token_id < BYTE_EOS_TOKEN_ID:
                 data.append(token_id)
-            elif token_id != BYTE_EOS_TOKEN_ID:
+            elif token_id != BYTE_EOS_TOKEN_ID or keep_special:
                 data += b"<%d>" % token_id
         return data.decode("utf-8", errors="replace")
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        return [self.decode([token_id], keep_special=True) for token_id in token_ids]
 
     def render_chat(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True) -> str:
         raise ModelNotSupported("models with random weights have no chat template; send plain prompts instead")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -27,6 +28,7 @@ from engine.server.requests.refusal import Refusal
 from engine.server.routes.admin_routes import AdminRoutes
 from engine.server.routes.front_door import FrontDoor
 from engine.server.routes.generation_routes import GONE, GenerationRoutes
+from engine.server.routes.native_routes import NativeRoutes
 from engine.server.routes.parts import ServerParts, connect_parts, error_reply
 from engine.server.routes.text_routes import TextRoutes
 
@@ -46,9 +48,14 @@ def build_app(
     """
     parts = connect_parts(engine_loop, options, text, metrics)
     routes = [*GenerationRoutes(parts).routes(), *TextRoutes(parts).routes(), *AdminRoutes(parts).routes()]
+    routes += [] if parts.is_vllm else NativeRoutes(parts).routes()
+    middleware = [Middleware(FrontDoor, options=options)]
+    if not parts.is_vllm:  # SGLang lets the pages of any origin in, vLLM of none unless told
+        any_of_all = {"allow_origins": ["*"], "allow_methods": ["*"], "allow_headers": ["*"], "allow_credentials": True}
+        middleware.append(Middleware(CORSMiddleware, **any_of_all))
     return Starlette(
         routes=[_guarded(route, parts) for route in routes],
-        middleware=[Middleware(FrontDoor, options=options)],
+        middleware=middleware,
         exception_handlers={HTTPException: _http_error},
         lifespan=_running(parts),
     )

@@ -75,7 +75,7 @@ class EngineLoop:
         self._post = post
         self._thread.start()
 
-    def submit(self, requests: Sequence[Request], is_streaming: bool = False) -> list[Ticket]:
+    def submit(self, requests: Sequence[Request], is_streaming: bool = False, is_health_check: bool = False) -> list[Ticket]:
         """Queue requests, all or none. Raises Refusal (503) when too many wait, or the server takes no more."""
         most = self.engine.config.max_num_seqs + self.max_waiting
         if len(requests) > most:
@@ -85,7 +85,7 @@ class EngineLoop:
                 raise _stopped() if self.died_of else _shutting_down()
             if not self._has_room(len(requests)):
                 raise QueueFull
-            tickets = [Ticket(request, is_streaming) for request in requests]
+            tickets = [Ticket(request, is_streaming, is_health_check) for request in requests]
             for ticket in tickets:
                 self._tickets[ticket.request_id] = ticket
             self._num_submitted += len(tickets)

@@ -40,6 +40,7 @@ class LoopReporter:
         if self._observer is None:
             return
         firsts = [output for output in outputs if len(output.metrics.token_times_s) == 1]
+        told = [(output, ticket) for output in firsts if not (ticket := (tickets or {})[output.request_id]).is_health_check]
         times_s = [output.metrics.token_times_s for output in outputs if len(output.metrics.token_times_s) > 1]
         report = StepReport(
             now_s=self._engine.runner.now(),
@@ -50,12 +51,12 @@ class LoopReporter:
             num_step_tokens=num_step_tokens,
             num_preempted=num_preempted,
             lookups=lookups,
-            ttfts_s=tuple(output.metrics.ttft_s or 0.0 for output in firsts),
+            ttfts_s=tuple(output.metrics.ttft_s or 0.0 for output, _ in told),
             itls_s=tuple(times[-1] - times[-2] for times in times_s),
             num_new_tokens=len(outputs),
             first_tokens=tuple((len(output.prompt_token_ids), output.num_cached_tokens) for output in firsts),
             num_evicted_tokens=num_evicted_tokens,
-            streaming_ttfts=tuple((tickets or {})[output.request_id].is_streaming for output in firsts),
+            streaming_ttfts=tuple(ticket.is_streaming for _, ticket in told),
         )
         with self._tolerant():
             self._observer.observe_step(report)
@@ -78,6 +79,7 @@ class LoopReporter:
                 reason=request.finish_reason or FinishReason.ABORT,
                 is_streaming=ticket.is_streaming,
                 metrics=metrics,
+                is_health_check=ticket.is_health_check,
             )
             with self._tolerant():
                 self._observer.observe_finished(report)

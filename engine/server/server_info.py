@@ -1,9 +1,10 @@
-"""What a server says of itself: /v1/models of both flavors, and SGLang's /server_info and /model_info.
+"""What a server says of itself: /v1/models and /server_info of both flavors, and SGLang's /model_info.
 
 Fields and their meaning as in the real servers, filled from the engine's configuration; what this engine has no counterpart of
 is left out, or None where a client would miss it. Nothing secret is in them.
 
-Source: vLLM 0.32.0, entrypoints/serve/engine/protocol.py (ModelCard); SGLang 0.5.23, srt/entrypoints/http_server.py.
+Source: vLLM 0.32.0, entrypoints/serve/engine/protocol.py (ModelCard), entrypoints/serve/dev/server_info/api_router.py;
+SGLang 0.5.23, srt/entrypoints/http_server.py.
 """
 
 from __future__ import annotations
@@ -93,6 +94,38 @@ def model_info(options: ServerOptions, engine: LLMEngine) -> dict[str, Any]:
         "has_image_understanding": False,
         "has_audio_understanding": False,
     }
+
+
+def vllm_server_info(engine: LLMEngine, as_text: bool) -> dict[str, Any]:
+    """GET /server_info of vLLM's dev mode: its configuration as one text, or by parts; of the machine, nothing."""
+    config = engine.config
+    has_names = config.enable_prefix_caching and config.prefix_cache == "hash"
+    by_parts = {
+        "model_config": {
+            "model": config.model,
+            "tokenizer": config.model,
+            "dtype": config.dtype,
+            "seed": config.seed,
+            "max_model_len": engine.max_model_len,
+        },
+        "cache_config": {
+            "block_size": config.unit_size,
+            "num_gpu_blocks": engine.manager.pool.num_blocks,
+            "num_gpu_blocks_override": config.num_gpu_blocks,
+            "enable_prefix_caching": config.enable_prefix_caching,
+            "prefix_caching_hash_algo": config.prefix_caching_hash_algo if has_names else None,
+            "prefix_match_unit": config.prefix_match_unit,
+        },
+        "scheduler_config": {
+            "max_num_seqs": config.max_num_seqs,
+            "max_num_batched_tokens": config.max_num_batched_tokens,
+            "enable_chunked_prefill": config.enable_chunked_prefill,
+            "policy": config.policy,
+        },
+    }
+    whole = {name: value for part in by_parts.values() for name, value in part.items()}
+    text = ", ".join(f"{name}={value!r}" for name, value in whole.items())
+    return {"vllm_config": text if as_text else by_parts, "vllm_env": {}, "system_env": {}}
 
 
 def _pool_tokens(engine: LLMEngine) -> int:

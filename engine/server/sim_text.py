@@ -1,7 +1,7 @@
 """SimText: the tokenizer of a simulated model, whose tokens mean nothing and still have to travel as text.
 
     0 to 255          the bytes of UTF-8
-    256               end of text; leaves no trace
+    256               end of text; leaves no trace, or is written as `<256>` where special tokens are kept
     257 and up        written as the id in angle brackets, `<31337>`, and read back as that one id
 
 What a model produces is read back as what it was, so that a chat's next turn finds its answer in the cache:
@@ -40,6 +40,7 @@ class SimText:
     """
 
     has_chat_template = True
+    knows_developer_role = True
 
     def __init__(self, vocab_size: int) -> None:
         if vocab_size <= EOS_TOKEN_ID:
@@ -59,7 +60,7 @@ class SimText:
         ids += _utf8(text[end:])
         return ids
 
-    def decode(self, token_ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int], keep_special: bool = False) -> str:
         """The text of some ids. It begins with the text of their beginning, but for U+FFFD where that ends within a character.
 
         Raises RequestRefused for an id that is none of this vocabulary.
@@ -69,13 +70,16 @@ class SimText:
         for token_id in token_ids:
             if 0 <= token_id < NUM_BYTES:
                 run.append(token_id)
-            elif NUM_BYTES < token_id < self.vocab_size:
+            elif NUM_BYTES < token_id < self.vocab_size or (token_id == EOS_TOKEN_ID and keep_special):
                 pieces += self._written(run), f"<{token_id}>"
                 run.clear()
             elif token_id != EOS_TOKEN_ID:
                 raise RequestRefused(f"a token id outside the vocabulary; accepted: 0 to {self.vocab_size - 1}")
         pieces.append(self._written(run, at_end=True))
         return "".join(pieces)
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        return [self.decode([token_id], keep_special=True) for token_id in token_ids]
 
     def render_chat(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True) -> str:
         """Messages as `<|role|>`, content and line ends. Raises RequestRefused for another role, or content that is no text."""

@@ -27,7 +27,7 @@ class StepReport:
     num_step_tokens: int  # computed in this step, prompts and decodes together; 0 without a step
     num_preempted: int  # requests preempted in this step
     lookups: PrefixCacheStats  # since the last report
-    # Of each request that got tokens in this step: gaps and firsts, in seconds.
+    # Of each request that got tokens in this step: gaps and firsts, in seconds; not of the server's own health checks.
     ttfts_s: tuple[float, ...] = ()
     itls_s: tuple[float, ...] = ()
     num_new_tokens: int = 0  # sampled in this step
@@ -49,6 +49,7 @@ class FinishedReport:
     reason: FinishReason
     is_streaming: bool
     metrics: RequestMetrics = field(repr=False)
+    is_health_check: bool = False  # the server's own, and no client's request
 
 
 class StepObserver(Protocol):

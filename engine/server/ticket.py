@@ -16,15 +16,17 @@ from engine.server.requests.refusal import Refusal
 class Ticket:
     """Made, filled and read on the event loop; the engine's thread only hands it over.
 
-    request       what is served
-    is_streaming  whether the client is told of each token, or of the end only
+    request          what is served
+    is_streaming     whether the client is told of each token, or of the end only
+    is_health_check  the server's own request: computed, and not counted among the clients'
     """
 
-    __slots__ = ("request", "is_streaming", "is_ended", "_latest", "_failure", "_changed")
+    __slots__ = ("request", "is_streaming", "is_health_check", "is_ended", "_latest", "_failure", "_changed")
 
-    def __init__(self, request: Request, is_streaming: bool) -> None:
+    def __init__(self, request: Request, is_streaming: bool, is_health_check: bool = False) -> None:
         self.request = request
         self.is_streaming = is_streaming
+        self.is_health_check = is_health_check
         self.is_ended = False  # set by the engine's thread: nothing more will come
         self._latest: RequestOutput | None = None
         self._failure: Refusal | None = None

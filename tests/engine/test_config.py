@@ -47,7 +47,7 @@ def test_a_pool_sized_in_bytes_counts_whole_blocks():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("temperature", -1), ("temperature", "a"), ("top_p", 0), ("top_p", True), ("top_k", -2), ("top_k", 1.5), ("max_tokens", 0),
+        ("temperature", -1), ("temperature", "a"), ("top_p", 0), ("top_p", True), ("top_k", -2), ("top_k", 1.5), ("max_tokens", -1),
         ("max_tokens", 2.5), ("max_tokens", True), ("max_tokens", "5"), ("seed", "x"), ("logprobs", 21), ("prompt_logprobs", -1),
     ],
 )  # fmt: skip

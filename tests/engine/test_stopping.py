@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.config import EngineConfig
+from engine.errors import RequestRefused
 from engine.kvcache.open_kv_cache import open_kv_cache
 from engine.llm_engine import LLMEngine
 from engine.model.simulated_runner import SimulatedRunner
@@ -12,6 +13,7 @@ from engine.request import FinishReason, Request, SamplingParams
 from engine.scheduler import Scheduler
 
 PROMPT = [1, 2, 3]
+LONG = list(range(100))
 
 
 class LetterTokenizer:
@@ -24,8 +26,8 @@ class LetterTokenizer:
         return "".join(chr(ord("a") + token_id % 26) for token_id in token_ids)
 
 
-def open_engine() -> LLMEngine:
-    return LLMEngine(EngineConfig(model="llama-3-8b"), SimulatedRunner(), LetterTokenizer())
+def open_engine(**fields) -> LLMEngine:
+    return LLMEngine(EngineConfig(model="llama-3-8b", **fields), SimulatedRunner(), LetterTokenizer())
 
 
 def generate(engine: LLMEngine, **fields):
@@ -96,6 +98,14 @@ def test_a_stopped_request_gives_its_blocks_back(free):
     assert engine.manager.num_available == engine.manager.pool.num_usable and not engine.has_unfinished_requests
 
 
+def test_a_prompt_that_leaves_no_room_for_a_token_is_refused_without_output_too():
+    engine = open_engine(max_model_len=100)
+    for max_tokens in (0, 1):
+        with pytest.raises(RequestRefused, match="exceeds max_model_len 100"):
+            engine.generate([LONG], SamplingParams(max_tokens=max_tokens))
+    assert engine.generate([LONG[1:]], SamplingParams(max_tokens=0))[0].finished
+
+
 def test_the_last_position_of_max_model_len_is_never_computed():
     config = EngineConfig(max_num_batched_tokens=8)
     manager, hasher = open_kv_cache(config, 10, max_model_len=16)
@@ -103,3 +113,20 @@ def test_the_last_position_of_max_model_len_is_never_computed():
     scheduler.add_request(Request("r", list(range(20)), SamplingParams(max_tokens=1), block_hasher=hasher))
     shares = [[item.num_tokens for item in scheduler.schedule().scheduled] for _ in range(3)]
     assert shares == [[8], [7], []]
+
+
+@pytest.mark.parametrize("prefix_cache", ["hash", "radix"])
+def test_without_output_a_prompt_is_computed_cached_and_ended(prefix_cache):
+    """Whatever the token after it would have been; in chunks too. What is found afterwards is what one output leaves."""
+    found = {}
+    for max_tokens in (0, 1):
+        engine = open_engine(prefix_cache=prefix_cache, max_num_batched_tokens=32)
+        engine.runner.eos_token_ids = frozenset(range(engine.runner.vocab_size)) if max_tokens == 0 else frozenset()
+        output = engine.generate([LONG], SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=0))[0]
+        assert (output.finish_reason, len(output.output_token_ids)) == (FinishReason.LENGTH, max_tokens)
+        assert len(output.new_token_ids) == len(output.logprobs) == max_tokens and (max_tokens or output.text == "")
+        assert output.metrics.ttft_s == output.metrics.e2e_s > 0
+        assert engine.manager.num_available == engine.manager.pool.num_usable and not engine.has_unfinished_requests
+        again = engine.generate([[*LONG, 7, 8]], SamplingParams(temperature=0, max_tokens=1))[0]
+        found[max_tokens] = again.num_cached_tokens
+    assert found[0] == found[1] > 0

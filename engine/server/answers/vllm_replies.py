@@ -9,8 +9,8 @@ from engine.llm_engine import LLMEngine
 from engine.request_output import RequestOutput
 from engine.runner import TokenLogprobs
 from engine.server.answers.ending import Ending, ending_of
-from engine.server.answers.logprob_lists import chat_logprobs, completion_logprobs, prompt_logprobs
 from engine.server.answers.piece import Piece
+from engine.server.answers.vllm_logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
 from engine.server.options import ServerOptions
 from engine.server.requests.job import Job
 
@@ -43,14 +43,12 @@ class VLLMReplies:
         }
 
     def completion_chunks(self, job: Job, piece: Piece) -> list[dict[str, Any]]:
-        """One chunk of a streamed completion; none while there is nothing to tell."""
-        if not _tells(job, piece):
-            return []
+        """The chunk of a streamed completion; it tells that there is a new token even where its text is held back."""
         finish_reason, stop_reason = _reasons(piece.ending)
         choice = {
             "index": piece.index,
             "text": piece.text,
-            "logprobs": self._completion_logprobs(job, piece.logprobs, piece.text_offset),
+            "logprobs": self._completion_logprobs(job, piece.logprobs, piece.text_offset, _ids_before(piece)),
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
             "prompt_token_ids": piece.output.prompt_token_ids if job.return_token_ids and piece.is_first else None,
@@ -91,7 +89,7 @@ class VLLMReplies:
         }
 
     def chat_chunks(self, job: Job, piece: Piece) -> list[dict[str, Any]]:
-        """Chunks of a streamed chat: the role first, then the text."""
+        """Chunks of a streamed chat: the role first, then the text, also where it is empty."""
         chunks = []
         if piece.is_first:
             first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
@@ -99,27 +97,29 @@ class VLLMReplies:
             chunks.append(
                 {**_head(job, "chat.completion.chunk"), "choices": [first], "prompt_token_ids": prompt_ids, "prompt_text": None}
             )
-            if job.continuous_usage:
-                chunks[0]["usage"] = _count(piece.output.prompt_token_ids, ())
-        if not _tells(job, piece):
-            return chunks
+            if _counts_each(job):
+                chunks[0]["usage"] = {**_count(piece.output.prompt_token_ids, ()), "completion_tokens_details": None}
         choice: dict[str, Any] = {"index": 0, "delta": {"content": piece.text}, "logprobs": None, "finish_reason": None}
         if job.num_logprobs is not None:
-            choice["logprobs"] = chat_logprobs(self._text, piece.logprobs, job.num_logprobs, by_id=job.names_tokens_by_id)
+            choice["logprobs"] = chat_logprobs(
+                self._text, piece.logprobs, job.num_logprobs, _ids_before(piece), by_id=job.names_tokens_by_id
+            )
         if piece.ending is not None:
             choice["finish_reason"], choice["stop_reason"] = _reasons(piece.ending)
         choice["token_ids"] = list(piece.token_ids) if job.return_token_ids else None
         return [*chunks, self._chunk(job, "chat.completion.chunk", choice, piece)]
 
-    def usage_chunk(self, job: Job, outputs: Sequence[RequestOutput], first: RequestOutput) -> dict[str, Any]:
-        """The last chunk of a stream that asked for counts; `first` is the output that came first of all prompts."""
+    def last_chunks(self, job: Job, outputs: Sequence[RequestOutput]) -> list[dict[str, Any]]:
+        """The counts at the end of a stream that asked for them; the cached tokens are those of the prompt that came first."""
+        if not job.include_usage:
+            return []
         is_chat = job.kind == "chat"
         usage = _counts(job, outputs)
-        details = self._details(first, created=is_chat)
+        details = self._details(outputs[0], created=is_chat)
         if details is not None:
             usage["prompt_tokens_details"] = {name: value for name, value in details.items() if value is not None}
         head = _head(job, "chat.completion.chunk" if is_chat else "text_completion")
-        return {**head, "choices": [], "usage": usage, "system_fingerprint": self._fingerprint}
+        return [{**head, "choices": [], "usage": usage, "system_fingerprint": self._fingerprint}]
 
     def _choice(self, job: Job, index: int, output: RequestOutput) -> dict[str, Any]:
         finish_reason, stop_reason = _reasons(ending_of(output, job.requests[index].sampling_params, self._text))
@@ -135,15 +135,19 @@ class VLLMReplies:
             "routed_experts": None,
         }
 
-    def _completion_logprobs(self, job: Job, logprobs: Sequence[TokenLogprobs], offset: int = 0) -> dict[str, Any] | None:
+    def _completion_logprobs(
+        self, job: Job, logprobs: Sequence[TokenLogprobs], offset: int = 0, before: Sequence[int] = ()
+    ) -> dict[str, Any] | None:
         if job.num_logprobs is None:
             return None
-        return completion_logprobs(self._text, logprobs, job.num_logprobs, offset, by_id=job.names_tokens_by_id)
+        return completion_logprobs(self._text, logprobs, job.num_logprobs, offset, before, by_id=job.names_tokens_by_id)
 
     def _chunk(self, job: Job, kind: str, choice: dict[str, Any], piece: Piece) -> dict[str, Any]:
         chunk = {**_head(job, kind), "choices": [choice]}
-        if job.continuous_usage:
+        if _counts_each(job):
             chunk["usage"] = _count(piece.output.prompt_token_ids, piece.output.output_token_ids)
+            if job.kind == "chat":
+                chunk["usage"]["completion_tokens_details"] = None
         if piece.ending is not None and not job.include_usage:
             chunk["system_fingerprint"] = self._fingerprint
         return chunk
@@ -160,7 +164,8 @@ class VLLMReplies:
 
 
 def _head(job: Job, kind: str) -> dict[str, Any]:
-    reply_id = ("chatcmpl-" if job.kind == "chat" else "cmpl-") + job.number[:16]
+    prefix = "chatcmpl-" if job.kind == "chat" else "cmpl-"
+    reply_id = prefix + (job.number[:16] if job.given_id is None else job.given_id)
     return {"id": reply_id, "object": kind, "created": job.created_s, "model": job.model}
 
 
@@ -185,6 +190,10 @@ def _reasons(ending: Ending | None) -> tuple[str | None, str | int | None]:
     return ending.finish_reason, None if ending.is_end_of_text else ending.matched
 
 
-def _tells(job: Job, piece: Piece) -> bool:
-    has_more = piece.token_ids and (job.return_token_ids or job.num_logprobs is not None)
-    return bool(piece.text or piece.ending is not None or has_more)
+def _ids_before(piece: Piece) -> Sequence[int]:
+    return piece.output.output_token_ids[: -len(piece.token_ids) or None]
+
+
+def _counts_each(job: Job) -> bool:
+    """Whether each chunk has counts: only a stream that has them at its end can."""
+    return job.continuous_usage and job.include_usage

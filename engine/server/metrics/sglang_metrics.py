@@ -6,6 +6,7 @@ When each counts, as there:
                    requests too; prefill_cache by what lookups found. cache_hit_rate: found / (found + computed) of the latest
                    step that computed a prompt. It is not a rate over time: a long prompt's last chunk, or one cold request,
                    makes it 0.
+                   A health check (/health_generate) is counted here, and not below.
     at the end     prompt_tokens_total, generation_tokens_total, num_requests_total, cached_tokens_total (once more than 0) and
                    the histograms of requests; an aborted request too, if it had been admitted
 
@@ -90,11 +91,14 @@ class SGLangMetrics:
 
     def observe_finished(self, report: FinishedReport) -> None:
         is_aborted = report.reason is FinishReason.ABORT
-        if is_aborted:
+        if is_aborted and not report.is_health_check:
             self._aborted.of().inc()
         started_s = report.metrics.first_scheduled_s
         if started_s is None:
             return  # it never left the queue
+        self._queue_time.of().observe(started_s - report.metrics.arrival_s)
+        if report.is_health_check:
+            return  # its steps are counted, it is not
         streaming = _word(report.is_streaming)
         self._prompt.of(streaming).inc(report.num_prompt_tokens)
         self._generated.of(streaming).inc(report.num_output_tokens)
@@ -104,7 +108,6 @@ class SGLangMetrics:
         self._prompt_sizes.of().observe(report.num_prompt_tokens)
         self._uncached_sizes.of().observe(report.num_prompt_tokens - report.num_cached_tokens)
         self._generated_sizes.of().observe(report.num_output_tokens)
-        self._queue_time.of().observe(started_s - report.metrics.arrival_s)
         if report.metrics.e2e_s is not None:
             self._e2e.of(streaming).observe(report.metrics.e2e_s)
         if report.metrics.tpot_s is not None and not is_aborted:  # an aborted request's mean is of a part

@@ -52,8 +52,10 @@ PROMPT_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 CACHE_SOURCES = ("device", "host", "p2p", "disk", "external_unspecified")
 WAITING_REASONS = ("capacity", "deferred")
 
-# Attributes of vLLM's cache configuration that this engine has no counterpart of.
+# Attributes of vLLM's cache configuration that this engine has no counterpart of; vLLM's workers alone know two of them,
+# the unit of hashes and the alignment of hits, and never tell the process that shows them.
 _ABSENT = (
+    "cache_hit_alignment_tokens", "hash_block_size",
     "enable_mamba_shared_prefix_checkpoint", "gpu_memory_utilization", "kv_cache_dtype_skip_layers", "kv_cache_layout",
     "kv_offloading_backend", "kv_offloading_size", "kv_sharing_fast_prefill", "mamba_block_size", "mamba_cache_dtype",
     "mamba_cache_mode", "mamba_page_size_padded", "mamba_ssm_cache_dtype", "num_cpu_blocks", "prefix_cache_retention_interval",
@@ -202,10 +204,8 @@ def cache_config_labels(engine: LLMEngine) -> dict[str, str]:
         "_block_size_resolved": True,
         "block_size": unit_size,
         "cache_dtype": "auto",  # that of the model
-        "cache_hit_alignment_tokens": engine.manager.match_unit,
         "effective_attention_block_size": unit_size,
         "enable_prefix_caching": config.enable_prefix_caching,
-        "hash_block_size": unit_size if has_names else None,
         "is_attention_free": False,
         "kv_cache_max_concurrency": num_blocks / -(-engine.max_model_len // unit_size),
         "kv_cache_memory_bytes": config.kv_cache_memory_bytes,

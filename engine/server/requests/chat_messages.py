@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.server.requests.json_body import invalid
-from engine.server.requests.refusal import not_supported
+from engine.server.requests.refusal import Refusal, not_supported
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _MAX_MESSAGES = 4096
@@ -51,5 +51,6 @@ def _part(place: str, part: Any) -> str:
     if isinstance(part, dict) and part.get("type") in ("text", "input_text") and isinstance(part.get("text"), str):
         return part["text"]
     if isinstance(part, dict) and part.get("type") not in ("text", "input_text") and isinstance(part.get("type"), str):
-        raise not_supported(f"{place}.content: a part that is no text", "text parts")
+        message = f"{place}.content: a part that is no text is not supported here; accepted: text parts"
+        raise Refusal(message, param="messages")
     raise invalid(f"{place}.content: a part without a text", param="messages")

@@ -16,8 +16,9 @@ from engine.request import Request, SamplingParams
 from engine.server.requests.chat_messages import read_messages
 from engine.server.requests.job import Job
 from engine.server.requests.json_body import invalid, parse_object
+from engine.server.requests.native_request import NativeRequest, read_native
 from engine.server.requests.refusal import Refusal, not_supported
-from engine.server.requests.request_body import ChatBody, CompletionBody, GenerationBody, NativeBody, NativeSampling, read_fields
+from engine.server.requests.request_body import ChatBody, CompletionBody, GenerationBody, read_fields
 from engine.server.requests.server_rules import MAX_PROMPTS, ServerRules
 from engine.server.requests.unsupported_fields import refuse_unsupported
 
@@ -45,61 +46,68 @@ class Intake:
 
     def completion(self, body: bytes) -> Job:
         """POST /v1/completions. Raises Refusal."""
-        fields = parse_object(body)
-        refuse_unsupported(fields)
-        asked = read_fields(CompletionBody, fields)
+        asked = read_fields(CompletionBody, self._fields(body))
+        self._rules.check_options(asked)
         model = self._rules.model_name(asked.model)
         if asked.add_special_tokens and self._has_special_tokens:
             raise not_supported("add_special_tokens", "false; or the tokens' ids, or their texts in the prompt")
         prompts = self.read_prompts(asked.prompt)
         max_tokens = _DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
-        if asked.logprobs is not None and asked.logprobs < 0:
-            raise Refusal(f"logprobs is {asked.logprobs}; accepted: 0 to 20", param="logprobs")
-        return self._job(asked, model, prompts, max_tokens, asked.logprobs, "completion")
+        num_logprobs = None if asked.logprobs is None else max(asked.logprobs, 0)
+        return self._job(asked, model, prompts, max_tokens, num_logprobs, "completion")
 
     def chat(self, body: bytes) -> Job:
         """POST /v1/chat/completions. Raises Refusal."""
-        fields = parse_object(body)
-        refuse_unsupported(fields)
-        asked = read_fields(ChatBody, fields)
+        asked = read_fields(ChatBody, self._fields(body))
+        self._rules.check_options(asked)
         model = self._rules.model_name(asked.model)
-        token_ids = self.read_chat(asked.messages, asked.add_generation_prompt is not False)
-        has_new_name = asked.max_completion_tokens is not None
-        max_tokens = asked.max_completion_tokens if has_new_name else asked.max_tokens
-        if asked.top_logprobs and not asked.logprobs:
-            raise Refusal("when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs")
-        num_logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
-        name = "max_completion_tokens" if has_new_name else "max_tokens"
+        token_ids = self.read_chat(asked.messages, asked.add_generation_prompt)
+        name, max_tokens = self._rules.chat_max_tokens(asked)
+        num_logprobs = max(asked.top_logprobs or 0, 0) if asked.logprobs else None
         return self._job(asked, model, [token_ids], max_tokens, num_logprobs, "chat", name)
 
     def native(self, body: bytes) -> Job:
         """SGLang's POST /generate. Raises Refusal."""
-        fields = parse_object(body)
-        refuse_unsupported(fields)
-        if fields.get("stream"):
-            raise Refusal("stream is true; accepted: false here, or a stream of /v1/completions", param="stream")
-        asked = read_fields(NativeBody, fields)
-        if (asked.text is None) == (asked.input_ids is None):
-            raise Refusal("text and input_ids; accepted: one of them")
-        prompt = asked.text if asked.input_ids is None else asked.input_ids
-        prompts = self.read_prompts(prompt)
-        is_list = prompt is not prompts[0] and not isinstance(prompt, str)
-        params = _native_sampling(asked.sampling_params, is_list)
-        if len(prompts) > 1:
-            raise Refusal(f"{len(prompts)} prompts; accepted: one here, or a list of them in /v1/completions")
+        native = read_native(parse_object(body))
+        prompts = self.read_prompts(native.prompts)
+        self._rules.salts(native.asked.cache_salt, native.asked.extra_key, len(prompts))  # refuses lists of another length
+        numbers = range(len(prompts))
+        jobs = [self._native_job(native, index, prompts[index]) for index in numbers for _ in range(native.num_samples)]
+        is_sampled = native.num_samples > 1
+        warm_ups = [self._native_job(native, index, prompts[index], 0) for index in numbers] if is_sampled else []
+        return replace(
+            jobs[0],
+            requests=tuple(job.requests[0] for job in jobs),
+            numbers=tuple(job.number for job in jobs) if is_sampled or not native.rids else native.rids,
+            warm_ups=tuple(job.requests[0] for job in warm_ups),
+            is_list=native.is_list,
+        )
+
+    def health_check(self) -> Job:
+        """What SGLang computes to see whether it is well: one token, which its frontend does not count."""
+        common = GenerationBody.model_construct(temperature=0.0)
+        job = self._job(common, self._rules.model_name(None), [[0]], 1, None, "native", "max_new_tokens")
+        return replace(job, is_health_check=True)
+
+    def _native_job(self, native: NativeRequest, index: int, token_ids: list[int], max_tokens: int | None = None) -> Job:
+        """One answer to one prompt; max_tokens None: as many as were asked for."""
+        asked, params = native.asked, native.sampling[index]
+        if max_tokens is None:
+            is_given = "max_new_tokens" in params.model_fields_set  # null: all that are left
+            max_tokens = params.max_new_tokens if is_given else _DEFAULT_NATIVE_MAX_TOKENS
         common = GenerationBody.model_construct(
             temperature=params.temperature, top_p=params.top_p, top_k=params.top_k, seed=params.sampling_seed, stop=params.stop,
-            stop_token_ids=params.stop_token_ids, ignore_eos=params.ignore_eos, priority=asked.priority,
-            cache_salt=asked.cache_salt, extra_key=asked.extra_key,
+            stop_token_ids=params.stop_token_ids, ignore_eos=params.ignore_eos, priority=asked.priority, stream=asked.stream,
+            cache_salt=native.of_prompt(index, asked.cache_salt), extra_key=native.of_prompt(index, asked.extra_key),
+            prompt_logprobs=native.num_prompt_logprobs,
         )  # fmt: skip
-        max_tokens = _DEFAULT_NATIVE_MAX_TOKENS if params.max_new_tokens is None else params.max_new_tokens
-        job = self._job(common, self._rules.model_name(None), prompts, max_tokens, None, "native", "max_new_tokens")
-        return replace(job, is_list=is_list)
+        model, num_logprobs = self._rules.model_name(None), native.num_logprobs
+        return self._job(common, model, [token_ids], max_tokens, num_logprobs, "native", "max_new_tokens")
 
     def read_prompts(self, value: Any) -> list[list[int]]:
         """Token ids of each prompt: of a text, ids, or a list of either. Raises Refusal."""
-        if value is None or value == []:
-            raise self._rules.no_prompts()
+        if value is None or value == [] or value == "":
+            raise self._rules.no_prompts(value)
         prompts = [value] if isinstance(value, str) or (isinstance(value, list) and _is_id(value[0])) else value
         if not isinstance(prompts, list) or len({type(prompt) for prompt in prompts}) > 1:
             raise invalid("prompt: neither a text, nor token ids, nor a list of either", param="prompt")
@@ -107,15 +115,22 @@ class Intake:
             raise Refusal(f"{len(prompts)} prompts; accepted: up to {MAX_PROMPTS} in one request", param="prompt")
         return [self._read_prompt(prompt) for prompt in prompts]
 
-    def read_chat(self, messages: Any, add_generation_prompt: bool) -> list[int]:
+    def read_chat(self, messages: Any, add_generation_prompt: bool | None) -> list[int]:
         """Token ids of a chat, by the model's own template. Raises Refusal, also where the template refuses."""
         checked = read_messages(messages, self._rules.part_separator)
+        checked = self._rules.chat_messages(checked, add_generation_prompt, self._text)
         try:
-            return self._text.encode(self._text.render_chat(checked, add_generation_prompt))
+            return self._text.encode(self._text.render_chat(checked, add_generation_prompt is not False))
         except ModelNotSupported as error:
             raise Refusal(str(error)) from None
         except Exception as error:  # a template is a program: it may raise anything, and say anything of the messages
             raise Refusal(f"the model's chat template does not take these messages ({type(error).__name__})") from None
+
+    def _fields(self, body: bytes) -> dict[str, Any]:
+        """The fields of a body, less those that this server does not know. Raises Refusal for what this engine does not have."""
+        fields = {name: value for name, value in parse_object(body).items() if name not in self._rules.ignored_fields}
+        refuse_unsupported(fields)
+        return fields
 
     def _read_prompt(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):
@@ -135,15 +150,8 @@ class Intake:
     ) -> Job:  # fmt: skip
         is_streaming = bool(asked.stream)
         options = asked.stream_options
-        if options is not None and not is_streaming:
-            raise Refusal("Stream options can only be defined when `stream=True`.", param="stream_options")
-        if asked.prompt_logprobs is not None and is_streaming:
-            raise Refusal("`prompt_logprobs` are not available when `stream=True`.", param="prompt_logprobs")
-        if asked.return_tokens_as_token_ids and not self._rules.can_name_tokens_by_id:
-            raise not_supported("return_tokens_as_token_ids", "a request without it")
         number = f"{self._random.getrandbits(128):032x}"
         salts = self._rules.salts(asked.cache_salt, asked.extra_key, len(prompts))
-        self._rules.check_priority(asked.priority or 0)
         requests = []
         for index, (token_ids, salt) in enumerate(zip(prompts, salts)):
             granted = self._rules.max_tokens(len(token_ids), max_tokens, max_tokens_name)
@@ -158,6 +166,8 @@ class Intake:
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.continuous_usage_stats),
             return_token_ids=bool(asked.return_token_ids),
+            return_cached_tokens_details=bool(asked.return_cached_tokens_details),
+            given_id=asked.rid if isinstance(asked.rid, str) else asked.request_id,
             names_tokens_by_id=bool(asked.return_tokens_as_token_ids),
             num_logprobs=num_logprobs,
         )
@@ -166,6 +176,7 @@ class Intake:
         if asked.temperature is not None:
             self._rules.check_temperature(asked.temperature)
         stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
+        self._rules.check_stops(stops)
         chosen = {
             "temperature": asked.temperature,
             "top_p": asked.top_p,
@@ -177,7 +188,7 @@ class Intake:
         try:
             return SamplingParams(
                 max_tokens=max_tokens,
-                stop=tuple(stop for stop in stops if stop),  # an empty one stops nothing, in both servers
+                stop=tuple(stops),
                 stop_token_ids=tuple(asked.stop_token_ids or ()),
                 logprobs=num_logprobs,
                 **{name: value for name, value in chosen.items() if value is not None},
@@ -192,19 +203,6 @@ class Intake:
         except RequestRefused as error:
             raise Refusal(str(error)) from None
         return request
-
-
-def _native_sampling(value: Any, is_list: bool) -> NativeSampling:
-    """Of a list of one prompt also a list of one. Raises Refusal."""
-    if isinstance(value, list) and is_list and len(value) == 1:
-        value = value[0]
-    if value is None:
-        return NativeSampling()
-    if not isinstance(value, dict):
-        message = "sampling_params: Input should be an object, or a list of one beside a list of one prompt"
-        raise invalid(message, param="sampling_params")
-    refuse_unsupported(value)
-    return read_fields(NativeSampling, value)
 
 
 def _is_id(value: Any) -> bool:

@@ -41,9 +41,12 @@ class GenerationBody(BaseModel):
     prompt_logprobs: _Int | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None  # vLLM's
-    priority: _Int | None = None
+    priority: _Int | None = None  # lower is earlier; no effect but with the policy priority, and no error, as in both servers
     cache_salt: Any = None
     extra_key: Any = None  # SGLang's second namespace
+    request_id: str | None = None  # vLLM's: what the reply's id is made of
+    return_cached_tokens_details: bool | None = None  # SGLang's
+    rid: str | list[str] | None = None  # SGLang's: the request's id, as the client wants it
 
 
 class CompletionBody(GenerationBody):
@@ -80,16 +83,30 @@ class NativeSampling(BaseModel):
 
 
 class NativeBody(BaseModel):
-    """SGLang's own POST /generate, without streams."""
+    """SGLang's own POST /generate."""
 
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     text: Any = None
     input_ids: Any = None
     sampling_params: Any = None
+    stream: bool | None = None
+    rid: str | list[str] | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: _Int | None = None
+    top_logprobs_num: _Int | None = None
     priority: _Int | None = None
     cache_salt: Any = None
     extra_key: Any = None
+
+
+class AbortBody(BaseModel):
+    """POST /abort_request of SGLang."""
+
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+
+    rid: str | None = None
+    abort_all: bool = False
 
 
 class TokenizeBody(BaseModel):
@@ -111,6 +128,7 @@ class DetokenizeBody(BaseModel):
 
     model: str | None = None
     tokens: Any = None
+    skip_special_tokens: bool | None = None  # SGLang's; vLLM never skips them
 
 
 Body = TypeVar("Body", bound=BaseModel)

@@ -7,11 +7,16 @@ ServerRules
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from engine.llm_engine import LLMEngine
 from engine.server.options import ServerOptions
 from engine.server.requests.refusal import Refusal
+from engine.server.requests.request_body import ChatBody, GenerationBody
+
+if TYPE_CHECKING:
+    from engine.model.tokenizer import TextTokenizer
+    from engine.server.requests.job import Job
 
 MAX_PROMPTS = 1024  # of one request, as in vLLM
 
@@ -20,7 +25,8 @@ class ServerRules:
     """The limits of one engine behind one kind of server."""
 
     part_separator: str  # between the text parts of one chat message
-    can_name_tokens_by_id: bool  # whether there is a field return_tokens_as_token_ids
+    waits_for_stops: bool  # whether a stream says nothing at all while its text may be the beginning of a stop text
+    ignored_fields: frozenset[str]  # of the bodies here: the other server's, which this one does not know
 
     def __init__(self, options: ServerOptions, engine: LLMEngine) -> None:
         self.options = options
@@ -33,6 +39,22 @@ class ServerRules:
         """The name that the reply repeats. Raises Refusal (404) for a model that is not served."""
         raise NotImplementedError
 
+    def check_options(self, asked: GenerationBody) -> None:
+        """Raises Refusal for a field that the others do not allow."""
+        raise NotImplementedError
+
+    def chat_messages(
+        self, messages: list[dict[str, str]], add_generation_prompt: bool | None, text: TextTokenizer
+    ) -> list[dict[str, str]]:
+        """The messages as the chat template of `text` gets them."""
+        return messages
+
+    def chat_max_tokens(self, asked: ChatBody) -> tuple[str, int | None]:
+        """The field that says how many output tokens a chat may have, and what it says."""
+        if asked.max_completion_tokens is not None:
+            return "max_completion_tokens", asked.max_completion_tokens
+        return "max_tokens", asked.max_tokens
+
     def salts(self, cache_salt: Any, extra_key: Any, num_prompts: int) -> list[str | None]:
         """The cache namespace of each prompt; None: the common one. Raises Refusal."""
         raise NotImplementedError
@@ -41,8 +63,8 @@ class ServerRules:
         """Output tokens a prompt may have; `asked` None: what is left. Raises Refusal, also for a prompt that is too long."""
         raise NotImplementedError
 
-    def no_prompts(self) -> Refusal:
-        """For a request without a prompt."""
+    def no_prompts(self, value: Any) -> Refusal:
+        """For a request whose prompt is none: null, an empty text, an empty list."""
         raise NotImplementedError
 
     def empty_prompt(self) -> Refusal:
@@ -58,13 +80,20 @@ class ServerRules:
     def check_temperature(self, temperature: float) -> None:
         """Raises Refusal for one that this server does not take, though the engine would."""
 
-    def check_priority(self, priority: int) -> None:
-        """Raises Refusal for a priority that would be ignored."""
-        if priority and self.engine.config.policy != "priority":
-            message = (
-                "priority is not 0, and this server does not schedule by priority; accepted: 0, or start it with policy priority"
-            )
-            raise Refusal(message, param="priority")
+    def check_stops(self, stops: Sequence[str]) -> None:
+        """Raises Refusal for stop texts that this server does not take, though the engine would."""
+
+    def read_headers(self, job: Job, headers: Mapping[str, str]) -> Job:
+        """The job with what its HTTP headers say of it; their names in any case."""
+        return job
+
+    def num_held(self, pending: str, stops: Sequence[str]) -> int:
+        """Of a stream's text that is not told yet, the characters at its end to keep back for the sake of stop texts."""
+        raise NotImplementedError
+
+    def told_text(self, text: str, token_ids: Sequence[int], tokenizer: TextTokenizer) -> str:
+        """The text of a whole answer as its client gets it."""
+        return text
 
     def error_body(self, refusal: Refusal) -> dict[str, Any]:
         """The JSON of an error reply."""

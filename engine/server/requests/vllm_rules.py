@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
+from engine.server.answers.text_stream import whole_characters
+from engine.server.requests.json_body import invalid
 from engine.server.requests.refusal import Refusal
+from engine.server.requests.request_body import ChatBody, CompletionBody, GenerationBody
 from engine.server.requests.server_rules import ServerRules
 
+if TYPE_CHECKING:
+    from engine.model.tokenizer import TextTokenizer
+    from engine.server.requests.job import Job
+
+_MAX_STOPS = 4
+_SYSTEM_ROLES = ("system", "developer")
+_ID_HEADER = "x-request-id"
+_PRIORITY_HEADER = "x-vllm-priority"
 _MAX_SALT_LENGTH = 128
 _REFUSED_IN_SALT = "@/\\\0"
 
@@ -15,7 +28,8 @@ class VLLMRules(ServerRules):
     """Sources: its replies to bad requests (tests/golden/servers), v1/engine and entrypoints of vLLM 0.32.0."""
 
     part_separator = "\n"
-    can_name_tokens_by_id = True
+    waits_for_stops = False
+    ignored_fields = frozenset({"extra_key", "rid", "return_cached_tokens_details"})
 
     def model_name(self, asked: str | None) -> str:
         served = self.options.model_name
@@ -24,8 +38,33 @@ class VLLMRules(ServerRules):
             raise Refusal(message, status=404, param="model")
         return served
 
+    def check_options(self, asked: GenerationBody) -> None:
+        if asked.stream_options is not None and not asked.stream:
+            raise _with_parameter("Stream options can only be defined when `stream=True`.", "stream_options")
+        if asked.prompt_logprobs is not None and asked.stream:
+            raise _with_parameter("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
+        if isinstance(asked, CompletionBody) and asked.logprobs is not None and asked.logprobs < 0:
+            raise Refusal(f"logprobs is {asked.logprobs}; accepted: 0 to 20", param="logprobs")
+        if isinstance(asked, ChatBody) and (asked.top_logprobs or 0) < 0:
+            raise Refusal(f"top_logprobs is {asked.top_logprobs}; accepted: 0 to 20", param="top_logprobs")
+        if isinstance(asked, ChatBody) and asked.top_logprobs and not asked.logprobs:
+            raise _with_parameter("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+
+    def chat_messages(
+        self, messages: list[dict[str, str]], add_generation_prompt: bool | None, text: TextTokenizer
+    ) -> list[dict[str, str]]:
+        """A template that does not know developers gets the system's messages for theirs, all of them as one, in front."""
+        roles = [message["role"] for message in messages]
+        if "developer" not in roles or text.knows_developer_role:
+            return messages
+        told = [message["content"] for message in messages if message["role"] in _SYSTEM_ROLES]
+        others = [message for message in messages if message["role"] not in _SYSTEM_ROLES]
+        return [{"role": "system", "content": "\n\n".join(filter(None, told))}, *others]
+
+    def chat_max_tokens(self, asked: ChatBody) -> tuple[str, int | None]:
+        return "max_tokens", super().chat_max_tokens(asked)[1]  # by its old name, whichever was used
+
     def salts(self, cache_salt: Any, extra_key: Any, num_prompts: int) -> list[str | None]:
-        # It has no extra_key, and ignores it as any unknown field.
         if cache_salt is not None:
             _check_salt(cache_salt)
         return [cache_salt] * num_prompts
@@ -53,8 +92,10 @@ class VLLMRules(ServerRules):
             raise _with_parameter(f"{name} must be at least 1, got {granted}.", name, granted)
         return granted
 
-    def no_prompts(self) -> Refusal:
-        return Refusal("You must pass at least one prompt")
+    def no_prompts(self, value: Any) -> Refusal:
+        if value == []:
+            return Refusal("You must pass at least one prompt")
+        return _with_parameter("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 
     def empty_prompt(self) -> Refusal:
         return Refusal("The decoder prompt cannot be empty")
@@ -62,6 +103,28 @@ class VLLMRules(ServerRules):
     def check_temperature(self, temperature: float) -> None:
         if temperature > 2:
             raise _with_parameter(f"temperature must be in [0, 2], got {temperature}.", "temperature", temperature)
+
+    def check_stops(self, stops: Sequence[str]) -> None:
+        if len(stops) > _MAX_STOPS:
+            raise invalid(f"stop: List should have at most {_MAX_STOPS} items after validation, not {len(stops)}", param="stop")
+        if not all(stops):
+            raise Refusal("stop cannot contain an empty string.")
+
+    def read_headers(self, job: Job, headers: Mapping[str, str]) -> Job:
+        """The request's id and its priority; a priority that is no whole number is passed over. Both win over the body's."""
+        with suppress(KeyError, ValueError):
+            priority = int(headers[_PRIORITY_HEADER])
+            for request in job.requests:
+                request.priority = priority
+        return replace(job, given_id=headers.get(_ID_HEADER, job.given_id))
+
+    def num_held(self, pending: str, stops: Sequence[str]) -> int:
+        """As many as a stop text may begin with, whether they do or not."""
+        return min(len(pending), max(map(len, stops)) - 1)
+
+    def told_text(self, text: str, token_ids: Sequence[int], tokenizer: TextTokenizer) -> str:
+        """Without the first bytes of a character that did not get its last."""
+        return whole_characters(tokenizer, text, token_ids)
 
     def error_body(self, refusal: Refusal) -> dict[str, Any]:
         return {"error": refusal.fields()}

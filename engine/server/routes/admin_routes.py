@@ -15,9 +15,10 @@ from starlette.routing import Route
 
 from engine.server.answers.event_stream import disconnected
 from engine.server.requests.json_body import invalid
+from engine.server.routes.exact_route import exact_route
 from engine.server.routes.generation_routes import GONE
 from engine.server.routes.parts import ServerParts
-from engine.server.server_info import VLLM_VERSION, model_info, models_body, server_info
+from engine.server.server_info import VLLM_VERSION, model_info, models_body, server_info, vllm_server_info
 
 _FLUSHED = (
     "Cache flushed.\nPlease check backend logs for more details. "
@@ -41,20 +42,27 @@ class AdminRoutes:
 
     def routes(self) -> list[Route]:
         parts = self._parts
-        routes = [Route("/health", self.health), Route("/v1/models", self.models)]
+        routes = [exact_route("/health", self.health), exact_route("/v1/models", self.models)]
         if parts.metrics is not None and parts.options.metrics_endpoint:
-            routes.append(Route("/metrics", self.metrics))
-        if parts.is_vllm:
-            routes.append(Route("/version", self.version))
-            if parts.options.reset_endpoint:
-                routes.append(Route("/reset_prefix_cache", self.reset_prefix_cache, methods=["POST"]))
-        else:
-            flush = Route("/flush_cache", self.flush_cache, methods=["GET", "POST"])
-            assert flush.methods is not None
-            flush.methods.discard("HEAD")  # comes with GET; who only looks flushes nothing
-            routes.append(flush)
-            routes += [Route(path, self.server_info) for path in ("/server_info", "/get_server_info")]
-            routes += [Route(path, self.model_info) for path in ("/model_info", "/get_model_info")]
+            routes.append(Route("/metrics", self.metrics, methods=["GET", "HEAD", "POST"]))
+        return routes + (self._vllm_routes() if parts.is_vllm else self._sglang_routes())
+
+    def _vllm_routes(self) -> list[Route]:
+        routes = [
+            exact_route("/version", self.version),
+            exact_route("/ping", self.health, "GET", "POST"),
+            exact_route("/load", self.load),
+        ]
+        if self._parts.options.reset_endpoint:  # its dev mode
+            routes.append(exact_route("/reset_prefix_cache", self.reset_prefix_cache, "POST"))
+            routes += [exact_route(path, self.reset_other_cache, "POST") for path in ("/reset_mm_cache", "/reset_encoder_cache")]
+            routes.append(exact_route("/server_info", self.vllm_server_info))
+        return routes
+
+    def _sglang_routes(self) -> list[Route]:
+        routes = [exact_route("/flush_cache", self.flush_cache, "GET", "POST")]
+        routes += [exact_route(path, self.server_info) for path in ("/server_info", "/get_server_info")]
+        routes += [exact_route(path, self.model_info) for path in ("/model_info", "/get_model_info")]
         return routes
 
     async def health(self, request: Request) -> Response:
@@ -71,6 +79,15 @@ class AdminRoutes:
     async def version(self, request: Request) -> JSONResponse:
         return JSONResponse({"version": VLLM_VERSION})
 
+    async def load(self, request: Request) -> JSONResponse:
+        return JSONResponse({"server_load": 0})  # nought unless vLLM is told to count, and it is not by default
+
+    async def vllm_server_info(self, request: Request) -> JSONResponse:
+        form = request.query_params.get("config_format", "text")
+        if form not in ("text", "json"):
+            raise invalid("config_format: Input should be 'text' or 'json'", param="config_format")
+        return JSONResponse(vllm_server_info(self._parts.loop.engine, as_text=form == "text"))
+
     async def server_info(self, request: Request) -> JSONResponse:
         return JSONResponse(server_info(self._parts.options, self._parts.loop.engine))
 
@@ -81,6 +98,9 @@ class AdminRoutes:
         reset_running = _flag(request, "reset_running_requests")
         _flag(request, "reset_external")  # there is no external cache to reset
         return JSONResponse({"success": await asyncio.wrap_future(self._parts.loop.reset(reset_running))})
+
+    async def reset_other_cache(self, request: Request) -> Response:
+        return Response()  # of images and of encoders' outputs: there is none
 
     async def flush_cache(self, request: Request) -> Response:
         timeout_s = min(_seconds(request), self._parts.options.request_timeout_s)

@@ -7,7 +7,6 @@ SGLang   asks for it everywhere but /health, /ready and /metrics
 from __future__ import annotations
 
 import hmac
-import json
 from typing import TYPE_CHECKING, Any
 
 from engine.server.options import ServerOptions
@@ -40,7 +39,7 @@ class FrontDoor:
         if self._is_let_in(scope):
             await self._app(scope, receive, send_with_name)
             return
-        body = json.dumps({"error": "Unauthorized"}).encode()
+        body = b'{"error":"Unauthorized"}'
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send_with_name({"type": "http.response.start", "status": 401, "headers": headers})
         await send_with_name({"type": "http.response.body", "body": body})

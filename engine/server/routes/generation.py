@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Sequence
 
 from engine.request_output import RequestOutput
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 WholeReply = Callable[[Job, Sequence[RequestOutput]], Any]
 Chunks = Callable[[Job, Piece], list[dict[str, Any]]]
-UsageChunk = Callable[[Job, Sequence[RequestOutput], RequestOutput], dict[str, Any]]
+LastChunks = Callable[[Job, Sequence[RequestOutput]], list[dict[str, Any]]]
 
 
 class Generation:
@@ -46,6 +47,25 @@ class Generation:
         self._rules = rules
         self._text = text
         self._on_rejected = on_rejected
+        self._by_name: dict[str, list[Ticket]] = {}  # unfinished, by what replies call them
+
+    async def warm_up(self, job: Job) -> None:
+        """Compute and cache the prompts whose answers will share them, one after the other. Raises Refusal."""
+        for request in job.warm_ups:
+            alone = replace(job, requests=(request,), numbers=(job.number,))
+            tickets = self._submit(alone)
+            try:
+                await self._outputs(alone, tickets)
+            finally:
+                self._release(alone, tickets)
+
+    def is_taken(self, name: str) -> bool:
+        """Whether an unfinished request has that name."""
+        return name in self._by_name
+
+    def abort(self, name: str) -> None:
+        """End the requests of that name; their clients get what there is."""
+        self._loop.abort(self._by_name.get(name, ()))
 
     async def whole(self, job: Job, reply: WholeReply, receive: Receive) -> Any:
         """The reply to a job; None when its client did not wait for it. Raises Refusal."""
@@ -56,40 +76,52 @@ class Generation:
             await asyncio.wait({work, watcher}, return_when=asyncio.FIRST_COMPLETED)
             return reply(job, work.result()) if work.done() else None
         finally:
-            self._loop.abort(tickets)
+            self._release(job, tickets)
             work.cancel()
             watcher.cancel()
 
-    def stream(self, job: Job, chunks: Chunks, usage_chunk: UsageChunk, media_type: str) -> EventStream:
+    def stream(self, job: Job, chunks: Chunks, last_chunks: LastChunks, media_type: str) -> EventStream:
         """The reply to a job, chunk by chunk. Raises Refusal before anything is sent; later it is an event in the stream."""
         tickets = self._submit(job)
-        events = self._events(job, tickets, chunks, usage_chunk)
-        return EventStream(events, media_type, self._options.request_timeout_s, lambda: self._loop.abort(tickets))
+        events = self._events(job, tickets, chunks, last_chunks)
+        return EventStream(events, media_type, self._options.request_timeout_s, lambda: self._release(job, tickets))
 
     def _submit(self, job: Job) -> list[Ticket]:
         try:
-            return self._loop.submit(job.requests, job.is_streaming)
+            tickets = self._loop.submit(job.requests, job.is_streaming, job.is_health_check)
         except QueueFull:
             self._on_rejected("max_num_queued_reqs")
             raise
+        for name, ticket in zip(job.names, tickets, strict=True):
+            self._by_name.setdefault(name, []).append(ticket)
+        return tickets
+
+    def _release(self, job: Job, tickets: Sequence[Ticket]) -> None:
+        """Nobody waits for these any more, ended or not."""
+        self._loop.abort(tickets)
+        for name, ticket in zip(job.names, tickets, strict=True):
+            self._by_name[name].remove(ticket)
+            if not self._by_name[name]:
+                del self._by_name[name]
 
     async def _outputs(self, job: Job, tickets: Sequence[Ticket]) -> list[RequestOutput]:
         try:
             async with asyncio.timeout(self._seconds_left(job)):
-                return [await ticket.finished() for ticket in tickets]
+                return [self._told(await ticket.finished()) for ticket in tickets]
         except TimeoutError:
             raise self._too_late() from None
 
-    async def _events(self, job: Job, tickets: Sequence[Ticket], chunks: Chunks, usage_chunk: UsageChunk) -> AsyncIterator[str]:
-        cutters = [PieceCutter(index, request, self._text) for index, request in enumerate(job.requests)]
+    async def _events(self, job: Job, tickets: Sequence[Ticket], chunks: Chunks, last_chunks: LastChunks) -> AsyncIterator[str]:
+        cutters = [PieceCutter(index, request, self._text, self._rules) for index, request in enumerate(job.requests)]
         latest: dict[int, RequestOutput] = {}  # in the order in which the prompts' first tokens came
         try:
             async for index, output in self._updates(job, tickets):
                 latest[index] = output
-                for chunk in chunks(job, cutters[index].cut(output)):
+                piece = cutters[index].cut(output)
+                for chunk in [] if piece is None else chunks(job, piece):
                     yield _json(chunk)
-            if job.include_usage:
-                yield _json(usage_chunk(job, list(latest.values()), next(iter(latest.values()))))
+            for chunk in last_chunks(job, list(latest.values())):
+                yield _json(chunk)
         except Refusal as refusal:
             yield _json(self._rules.error_event(refusal))
         yield "[DONE]"
@@ -105,13 +137,19 @@ class Generation:
                     raise self._too_late()
                 for task in sorted(done, key=waiting.__getitem__):
                     index = waiting.pop(task)
-                    output = task.result()
+                    output = self._told(task.result())
                     if not output.finished:
                         waiting[asyncio.ensure_future(tickets[index].next())] = index
                     yield index, output
         finally:
             for task in waiting:
                 task.cancel()
+
+    def _told(self, output: RequestOutput) -> RequestOutput:
+        """An output with the text that clients of this flavor get."""
+        if not output.text:
+            return output
+        return replace(output, text=self._rules.told_text(output.text, output.output_token_ids, self._text))
 
     def _seconds_left(self, job: Job) -> float:
         return max(0.0, self._options.request_timeout_s - (time.monotonic() - job.arrived_s))

@@ -47,10 +47,9 @@ class ServerParts:
     def is_vllm(self) -> bool:
         return self.options.flavor == "vllm"
 
-    async def read(self, request: Request, parse: Callable[[bytes], Made], *, any_type: bool = False) -> Made:
+    async def read(self, request: Request, parse: Callable[[bytes], Made]) -> Made:
         """A body, read here and parsed on the reader's thread. Raises Refusal."""
-        if not any_type:
-            check_content_type(request)
+        check_content_type(request)
         with self.room.held() as share:
             return await self.reader.read(await read_body(request, self.options, share), parse)
 
@@ -77,14 +76,14 @@ def connect_parts(loop: EngineLoop, options: ServerOptions, text: TextTokenizer,
     )
 
 
-def error_reply(parts: ServerParts, refusal: Refusal) -> Any:
-    """A Refusal as an HTTP response."""
+def error_reply(parts: ServerParts, refusal: Refusal, body: dict[str, Any] | None = None) -> Any:
+    """A Refusal as an HTTP response; `body` where it is not the flavor's usual one."""
     from starlette.responses import JSONResponse
 
     headers = {} if refusal.retry_after_s is None else {"Retry-After": str(refusal.retry_after_s)}
     if refusal.status == 408:
         headers["Connection"] = "close"  # the rest of the body would keep the connection for as long as its client likes
-    return JSONResponse(parts.rules.error_body(refusal), refusal.status, headers)
+    return JSONResponse(parts.rules.error_body(refusal) if body is None else body, refusal.status, headers)
 
 
 def _tell_nobody(reason: str) -> None:

@@ -48,7 +48,7 @@ class TextRoutes:
         if (asked.prompt is None) == (asked.messages is None):
             raise invalid("prompt and messages; accepted: one of them", param="prompt")
         if asked.messages is not None:
-            token_ids = parts.intake.read_chat(asked.messages, asked.add_generation_prompt is not False)
+            token_ids = parts.intake.read_chat(asked.messages, asked.add_generation_prompt)
         elif isinstance(asked.prompt, str):
             token_ids = self._ids_of(asked.prompt)
         elif isinstance(asked.prompt, list) and not parts.is_vllm and all(isinstance(one, str) for one in asked.prompt):
@@ -58,7 +58,7 @@ class TextRoutes:
             raise invalid("prompt: Input should be a valid string", param="prompt")
         if not parts.is_vllm:
             return {"tokens": token_ids, "count": len(token_ids), "max_model_len": max_model_len}
-        strings = [parts.text.decode([one]) for one in token_ids] if asked.return_token_strs else None
+        strings = parts.text.token_strings(token_ids) if asked.return_token_strs else None
         return {"count": len(token_ids), "max_model_len": max_model_len, "tokens": token_ids, "token_strs": strings}
 
     def _ids_of(self, text: str) -> list[int]:
@@ -71,17 +71,16 @@ class TextRoutes:
         parts = self._parts
         asked = read_fields(DetokenizeBody, parse_object(body))
         parts.rules.model_name(asked.model)
-        tokens = asked.tokens
+        tokens, keep_special = asked.tokens, parts.is_vllm or asked.skip_special_tokens is False
         if isinstance(tokens, list) and tokens and not parts.is_vllm and all(isinstance(one, list) for one in tokens):
-            return {"text": [self._text_of(one) for one in tokens]}
-        text = self._text_of(tokens)
+            return {"text": [self._text_of(one, keep_special) for one in tokens]}
+        text = self._text_of(tokens, keep_special)
         return {"prompt": text} if parts.is_vllm else {"text": text}
 
-    def _text_of(self, tokens: Any) -> str:
+    def _text_of(self, tokens: Any, keep_special: bool) -> str:
         if not isinstance(tokens, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in tokens):
             raise invalid("tokens: a list of token ids is required", param="tokens")
-        try:
-            self._parts.rules.check_token_ids(tokens)
-        except Refusal as refusal:
-            raise Refusal(refusal.message, param="tokens") from None
-        return self._parts.text.decode(tokens)
+        if any(one < 0 for one in tokens):
+            raise invalid("tokens: Input should be greater than or equal to 0", param="tokens")
+        known = [one for one in tokens if one < self._parts.rules.vocab_size]  # the others are no text
+        return self._parts.text.decode(known, keep_special=keep_special)

@@ -156,7 +156,7 @@ def test_a_rejection_counts_under_the_limit_that_caused_it():
         ({}, {"prefix_caching_hash_algo": "sha256", "enable_prefix_caching": "True", "num_gpu_blocks_override": "None"}),
         ({"block_size": 32, "num_gpu_blocks": 100}, {"block_size": "32", "num_gpu_blocks_override": "100"}),
         ({"enable_prefix_caching": False}, {"enable_prefix_caching": "False", "prefix_caching_hash_algo": "None"}),
-        ({"prefix_match_unit": 64}, {"cache_hit_alignment_tokens": "64", "prefix_match_unit": "64", "hash_block_size": "16"}),
+        ({"prefix_match_unit": 64}, {"cache_hit_alignment_tokens": "None", "prefix_match_unit": "64", "hash_block_size": "None"}),
         ({"prefix_cache": "radix", "page_size": 4}, {"block_size": "4", "hash_block_size": "None"}),
         ({"max_model_len": 1000, "num_gpu_blocks": 126}, {"kv_cache_max_concurrency": "2.0", "sliding_window": "None"}),
     ],

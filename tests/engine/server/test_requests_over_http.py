@@ -90,7 +90,7 @@ def test_the_same_fields_with_values_that_ask_for_nothing_are_taken(client):
     [
         {"temperature": -1}, {"temperature": "hot"}, {"top_p": 0}, {"top_p": 2}, {"top_k": -5}, {"max_tokens": -1},
         {"max_tokens": "many"}, {"max_tokens": 10**30}, {"seed": "x"}, {"stop": 5}, {"stop": [1]}, {"stop_token_ids": ["a"]},
-        {"logprobs": 21}, {"logprobs": -1}, {"stream_options": {"include_usage": True}}, {"priority": 3}, {"prompt": None},
+        {"logprobs": 21}, {"prompt": None},
         {"prompt": {}}, {"prompt": [[1], "a"]}, {"prompt": [1.5]}, {"prompt": [True]}, {"prompt": [-1]}, {"prompt": [1, "a"]},
         {"prompt": [[]]}, {"prompt": "\ud800"}, {"prompt": [[1]] * 1025}, {"model": 5}, {"stream": "perhaps"},
     ],
@@ -166,7 +166,6 @@ def test_log_probabilities_come_with_each_token(client):
     assert "".join(found["logprobs"]["tokens"]) == found["text"] and len(found["logprobs"]["top_logprobs"][0]) == 2
     content = chat(client, logprobs=True, top_logprobs=2, ignore_eos=True).json()["choices"][0]["logprobs"]["content"]
     assert len(content) == 2 and len(content[0]["top_logprobs"]) == 2
-    assert chat(client, top_logprobs=2).status_code == 400
 
 
 def test_vllms_log_probabilities_name_tokens_by_their_ids_if_asked(client_of):
@@ -184,8 +183,23 @@ def test_vllms_log_probabilities_name_tokens_by_their_ids_if_asked(client_of):
     content = chat(client, logprobs=True, top_logprobs=2, **fields).json()["choices"][0]["logprobs"]["content"]
     assert all(one["token"].startswith("token_id:") for entry in content for one in (entry, *entry["top_logprobs"]))
     assert all(bytes(entry["bytes"]) for entry in content)  # of the text all the same
-    refused = complete(client_of(flavor="sglang"), return_tokens_as_token_ids=True)
-    assert "return_tokens_as_token_ids is not supported" in message_of(refused)
+
+
+def test_vllm_refuses_fields_that_do_not_go_together_and_sglang_reads_what_goes(client_of):
+    """The two agree on none of these; SGLang's own exception is a streamed chat's token ids."""
+    for ask, fields in (
+        (complete, {"stream_options": {"include_usage": True}}),
+        (complete, {"prompt_logprobs": 1, "stream": True}),
+        (complete, {"logprobs": -1}),
+        (chat, {"top_logprobs": 2}),
+        (chat, {"logprobs": True, "top_logprobs": -1}),
+    ):
+        name = next(iter(fields.keys() - {"stream", "logprobs"}), "logprobs")
+        refused = ask(client_of(flavor="vllm"), **fields)
+        assert refused.status_code == 400 and name in message_of(refused)
+        assert ask(client_of(flavor="sglang"), **fields).status_code == 200
+    assert chat(client_of(flavor="vllm"), stream=True, return_token_ids=True).status_code == 200
+    assert chat(client_of(flavor="sglang"), stream=True, return_token_ids=True).status_code == 400
 
 
 def test_sglangs_own_requests_may_be_a_list_of_one(client_of):
@@ -201,7 +215,6 @@ def test_sglangs_own_requests_may_be_a_list_of_one(client_of):
     for fields in ({"sampling_params": [{}]}, {"sampling_params": 5}, {"input_ids": [IDS], "sampling_params": [{}, {}]}):
         reply = ask(**{"input_ids": IDS, **fields})
         assert reply.status_code == 400 and message_of(reply).startswith("sampling_params: Input should be an object")
-    assert "n is not supported" in message_of(ask(input_ids=[IDS], sampling_params=[{"n": 2}]))
 
 
 def test_no_refusal_names_a_class_of_this_program(client):
@@ -277,9 +290,8 @@ def test_the_key_is_asked_for_where_the_real_servers_ask():
             assert key not in repr(running.options)
 
 
-def test_priority_is_taken_where_the_policy_is_priority():
-    with served(policy="priority") as url:
-        assert httpx.post(f"{url}/v1/completions", json={"prompt": IDS, "priority": 3}).status_code == 200
+def test_a_priority_is_taken_whatever_the_policy(client):
+    assert complete(client, priority=3).status_code == complete(client, priority=-3).status_code == 200
 
 
 def test_the_reset_exists_only_if_asked_for():

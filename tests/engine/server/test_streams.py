@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import httpx
 import pytest
@@ -15,6 +16,8 @@ from engine.model.simulated_runner import SimulatedRunner
 from engine.model.tokenizer import ByteTokenizer
 from engine.server.answers.text_stream import TextStream
 from engine.server.paced_runner import PacedRunner
+from engine.server.requests.sglang_rules import SGLangRules
+from engine.server.requests.vllm_rules import VLLMRules
 from tests.engine.server.served import served
 
 IDS = list(range(300, 340))
@@ -85,8 +88,13 @@ def test_joined_pieces_are_the_whole_text_and_stop_texts_never_show(repeating, t
     assert events[-1]["choices"][0][name] == choice[name] == (matched or (None if flavor == "vllm" else 256))
 
 
-@given(text=st.text(max_size=40), stops=st.lists(st.text(min_size=1, max_size=4), max_size=3), data=st.data())
-def test_pieces_of_any_text_join_however_the_steps_fall(text, stops, data):
+# But for the sign that stands for a part of a character: as a stop text it would come and go with the ids.
+WHOLE = st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")
+
+
+@pytest.mark.parametrize("rules", [VLLMRules, SGLangRules])
+@given(text=st.text(max_size=40), stops=st.lists(st.text(WHOLE, min_size=1, max_size=4), max_size=3), data=st.data())
+def test_pieces_of_any_text_join_however_the_steps_fall(rules, text, stops, data):
     tokenizer = ByteTokenizer()
     ids = tokenizer.encode(text)
     ends = [position for position in range(len(ids) + 1) if not any(stop in tokenizer.decode(ids[:position]) for stop in stops)]
@@ -94,7 +102,7 @@ def test_pieces_of_any_text_join_however_the_steps_fall(text, stops, data):
     if len(ends) <= len(ids):  # a stop text ended it in the step after the last of these
         full = tokenizer.decode(ids[: ends[-1] + 1])
         told = full[: min(full.find(stop) for stop in stops if stop in full)]
-    stream = TextStream(tokenizer, stops)
+    stream = TextStream(tokenizer, stops, partial(rules.num_held, None))
     steps = sorted(data.draw(st.sets(st.sampled_from(ends))))
     pieces = [stream.push(ids[:position]) for position in steps]
     assert all("\ufffd" not in piece or "\ufffd" in text for piece in pieces)
@@ -131,8 +139,9 @@ def test_counts_in_every_chunk_grow_to_the_counts_in_the_last(client_of):
         options = {"include_usage": True, "continuous_usage_stats": True}
         url = client_of(flavor=flavor).base_url
         events = events_of(url, "/v1/chat/completions", max_tokens=9, stream_options=options)
-        counts = [event["usage"]["completion_tokens"] for event in events]
-        assert counts == sorted(counts) and counts[-1] == 9 and events[-1]["choices"] == []
+        # In SGLang's chats the role and the ending come without counts.
+        counts = [event["usage"]["completion_tokens"] for event in events if flavor == "vllm" or "usage" in event]
+        assert len(counts) > 1 and counts == sorted(counts) and counts[-1] == 9 and events[-1]["choices"] == []
 
 
 def test_a_failure_in_mid_stream_is_an_event_and_an_orderly_end():
