@@ -126,4 +126,8 @@ def doubt_of_traffic(label: str, num_looked_up: int, num_due: int) -> Doubt:
 
 
 def _told_apart(label: str, reported: int, counted: int) -> Doubt:
-    return Doubt("apart", f"{label}: replies report {reported:,} cached tokens, the counters {counted:,}: one of the two is wrong")
+    text = (
+        f"{label}: replies report {reported:,} cached tokens, the counters {counted:,}: one of the two is wrong, or they are not of "
+        "the same requests (another replica's counters, a cache of whole replies in front)"
+    )
+    return Doubt("apart", text)

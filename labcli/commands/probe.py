@@ -14,9 +14,9 @@ variable LABCLI_API_KEY. --json gives one object of these keys:
                 evidence (lines), next_step
     own_rate    of this probe's exact repeats: num_repeats, num_tokens, num_cached, rate, expected, unit, has_drafter, law
     requests    purpose, prompt (its number), turn, length, matched, cached, usage_cached, counted, salt, seconds
-    sent        num_requests, seconds, form (ids, words, text, chat), num_failed, num_turned_away (requests that a busy server
-                refused and got again), stopped (the limit that was met, or null), left_out (questions that were not asked, or not
-                to their end, for that limit)
+    sent        num_requests, seconds, form (ids, words, text, chat, unknown), num_failed, num_turned_away (requests that a busy
+                server refused and got again), stopped (the limit that was met, "interrupted", or null), left_out (questions that
+                were not asked, or not to their end, for that limit)
 
 Neither prompts nor token ids, salts or keys are in it.
 """
@@ -52,17 +52,20 @@ def probe(
     Each verdict is a fault, expected (looks wrong and is not), fine, or cannot tell; certain where the server itself says so,
     strong where it was measured, weak where another cause is possible.
 
-    Exit codes: 0 no fault was found, 1 a fault was found or nothing usable answers, 2 bad usage.
+    --json: schema, server, verdicts (name, state, confidence, finding, evidence, next_step), own_rate, requests and sent.
+
+    Exit codes: 0 no fault was found, 1 a fault was found or nothing usable answers, 2 bad usage, 130 Ctrl-C, after verdicts over
+    what was seen until then.
     """
     import time
 
-    from labcli.fault import UsageFault
+    from labcli.fault import Interrupted, UsageFault
     from labcli.progress_bar import ProgressBar
     from labcli.render.probe_report import print_report, write_report_json
     from labcli.server_options import read_api_key
     from labs.probe.budget import MAX_REQUESTS, STRESS_REQUESTS, ProbeLimits
     from labs.probe.judgement import judge
-    from labs.probe.probe_run import ProbeSettings
+    from labs.probe.probe_run import INTERRUPTED, ProbeSettings
     from labs.probe.probe_run import probe as run_probe
     from labs.servers.server_address import ServerAddress
     from labs.servers.server_client import SendLimits, ServerClient
@@ -87,4 +90,6 @@ def probe(
         write_report_json(address.shown, seen, verdicts)
     else:
         print_report(address.shown, seen, verdicts)
-    return 1 if any(verdict.is_fault for verdict in verdicts) else 0
+    if seen.stopped == INTERRUPTED:
+        raise Interrupted("interrupted; the verdicts are over what was seen until then")
+    return 1 if any(verdict.is_fault for verdict in verdicts) or not seen.sent else 0

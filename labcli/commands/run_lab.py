@@ -7,7 +7,8 @@
     labcli run-lab 04 --target http://127.0.0.1:8000
 
 On a server its one cache is asked as it is, with requests of random token ids; nothing in it is changed but its content,
-which is emptied where it has an endpoint for that, for everybody who uses it: --isolation rename leaves it alone. A key comes from the environment variable LABCLI_API_KEY.
+which is emptied where it has an endpoint for that, for everybody who uses it: --isolation rename leaves it alone. A key comes
+from the environment variable LABCLI_API_KEY.
 """
 
 from __future__ import annotations
@@ -83,7 +84,11 @@ def run_lab(
     json_: RecordAsJson = False,
     no_save: NoSave = False,
 ) -> int:
-    """Run a lab: predict, measure, compare, record."""
+    """Run a lab: predict, measure, compare, record.
+
+    On a server that can empty its cache, a run does so between phases, for everybody who uses it. Where others must not be
+    disturbed, --isolation rename empties nothing.
+    """
     from labs.catalog import find_labs, lookup
 
     target = target.strip()

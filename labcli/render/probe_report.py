@@ -15,6 +15,7 @@ from labcli.render.trimmed import Trimmed
 from labcli.utf8_output import write_utf8
 from labs.probe.observation import Observations, Sent
 from labs.probe.own_rate import OwnRate
+from labs.probe.rules.shortfall import SHORTFALL
 from labs.probe.rules.words import count
 from labs.probe.verdict import FINE, Verdict
 
@@ -122,6 +123,7 @@ def _closing(seen: Observations, verdicts: Sequence[Verdict]) -> str:
     rate = OwnRate.of(seen)
     num_faults = sum(verdict.is_fault for verdict in verdicts)
     found = f"{num_faults or 'No'} fault{'' if num_faults == 1 else 's'} found"
+    found += ", but repeats that find less than they can," if any(one.name == SHORTFALL for one in verdicts) else ""
     found += f" with {seen.num_requests:,} requests in {seen.seconds:,.1f} s"
     found += f", cut short: {seen.stopped}" if seen.stopped else ""
     found += f"; left out: {', '.join(seen.left_out)}" if seen.left_out else ""

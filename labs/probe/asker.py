@@ -8,18 +8,21 @@ A request that fails is noted and the probe goes on; after several in a row it g
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Mapping
 
+from labs.probe.at_once import AtOnce
 from labs.probe.budget import ProbeBudget
 from labs.probe.counter_reader import CounterReader
 from labs.probe.endpoints import NOT_THERE, TOO_LONG, Answer, Endpoints, messages_of
 from labs.probe.observation import Observations, Streamed
 from labs.probe.patience import BUSY, with_patience
 from labs.probe.prompt_source import Prompt, PromptSource
-from labs.probe.sent import CHAT, KEPT, LADDER, NO_SALT, OTHER_SALT, OWN_SALT, STAIRCASE, TEXT, Sent
+from labs.probe.sent import CHAT, KEPT, LADDER, NO_SALT, OTHER_SALT, OWN, OWN_SALT, STAIRCASE, TEXT, TOGETHER, UNKNOWN, Sent
 from labs.servers.prefix_counters import CounterReading
+from labs.servers.send_together import send_together
 from labs.servers.server_client import LimitReached, ServerClient, ServerRefused
 from labs.servers.server_reply import Usage
 from labs.targets.base import TargetError
@@ -27,7 +30,8 @@ from labs.targets.base import TargetError
 MAX_FAILURES_IN_A_ROW = 3
 LAST_S = 1.0  # of the probe's time: a request that fails then was cut by it,
 PATIENCE_S, PATIENCE = 5.0, 4.0  # unless it had waited longer than this, and than so many times what others took
-COUNTED = (LADDER, STAIRCASE, KEPT)  # read the counters over these even where replies tell: two witnesses can be compared
+ABREAST_TOKENS = 16  # of output, so that requests that begin together are under way together
+COUNTED = (LADDER, STAIRCASE, OWN, KEPT)  # read the counters over these even where replies tell: two witnesses can be compared
 
 Connect = Callable[[], ServerClient]
 
@@ -82,12 +86,10 @@ class Asker:
         """Send a prompt. None when it failed, or was refused.
 
         matched     tokens of its front that were sent before, where that is neither all of a repeat nor none
-        alone       on a connection of its own and with no reading of counters: nothing comes between this and the last
+        alone       on a connection of its own, and counters are read on that one: it may lead to another replica
         may_refuse  a refusal is no failure: the prompt may be too long, or the salt unknown
         """
-        body = self._body(prompt)
-        if salt != NO_SALT:
-            body["cache_salt"] = self._salts[salt]
+        body = self._salted(self._body(prompt), salt)
         size = len(prompt.ids)
         return self._send(Question(purpose, prompt.number, prompt.num_ids, size, body, matched, salt, alone, may_refuse))
 
@@ -95,9 +97,10 @@ class Asker:
         """Send a text as it is."""
         return self._send(Question(TEXT, number, None, _num_words(text), {"prompt": text}, may_refuse=True))
 
-    def ask_chat(self, number: int, text: str) -> Sent | None:
+    def ask_chat(self, number: int, text: str, *, purpose: str = CHAT, salt: str = NO_SALT) -> Sent | None:
         """Send a text as a person's message. A server without chat is no failure."""
-        return self._send(Question(CHAT, number, None, _num_words(text), messages_of(text), may_refuse=True))
+        body = self._salted(messages_of(text), salt)
+        return self._send(Question(purpose, number, None, _num_words(text), body, salt=salt, may_refuse=True))
 
     def ask_streamed(self, prompt: Prompt) -> None:
         """Send a prompt for a stream that ends with usage. A refusal is no failure."""
@@ -116,9 +119,51 @@ class Asker:
             streamed = Streamed(Usage(), str(error))
         self.observations.streamed = streamed
 
+    def ask_at_once(self, prompt: Prompt, times: int) -> None:
+        """Send a prompt that is known by now so many times at once, each on a connection of its own.
+
+        What is turned away is left out: a server need not take several of one client. What fails is noted too.
+        """
+        size = len(prompt.ids)
+        self.budget.take(times * size, times)
+        body = {**self._body(prompt), "max_tokens": ABREAST_TOKENS}
+        before = self.counters.before(not self.observations.known_by_usage)
+        ended = self._ended_at_once(body, size, times)
+        answers = [one for one in ended if isinstance(one, Answer)]
+        self.observations.failures += [str(one) for one in ended if self._is_failure(one)]
+        lengths = [one.reply.usage.prompt_tokens or prompt.num_ids for one in answers]
+        counted = self.counters.growth(before, None if None in lengths else sum(lengths))
+        question = Question(TOGETHER, prompt.number, prompt.num_ids, size, body)
+        sent = [self._noted(question, one, UNKNOWN) for one in answers]
+        self.observations.at_once.append(AtOnce(tuple(sent), counted))
+
+    def _is_failure(self, ended: Answer | TargetError) -> bool:
+        """Whether the server failed, and was not busy, nor cut short by the probe's own end."""
+        is_cut = isinstance(ended, LimitReached) or self.budget.seconds_left < LAST_S
+        is_busy = isinstance(ended, ServerRefused) and ended.status in BUSY
+        return isinstance(ended, TargetError) and not is_cut and not is_busy
+
+    def _ended_at_once(self, body: Mapping[str, Any], size: int, times: int) -> list[Answer | TargetError]:
+        clients = [self._connect() for _ in range(times)]
+
+        def send(client: ServerClient, stop: threading.Event) -> Answer | TargetError:
+            try:
+                return self.endpoints.answer(client, body, size)
+            except TargetError as error:
+                return error
+
+        try:
+            return send_together(clients, send, times)
+        finally:
+            for client in clients:
+                client.close()
+
     def reread_counters(self, times: int) -> None:
         """Read the counters on new connections, with nothing sent in between."""
         self.counters.reread(self._connect, times)
+
+    def _salted(self, body: dict[str, Any], salt: str) -> dict[str, Any]:
+        return body if salt == NO_SALT else {**body, "cache_salt": self._salts[salt]}
 
     def _body(self, prompt: Prompt) -> dict[str, Any]:
         if self.observations.form == "chat":
@@ -128,9 +173,8 @@ class Asker:
     def _send(self, question: Question) -> Sent | None:
         self.budget.take(question.size)
         tells = self.observations.known_by_usage and question.purpose not in COUNTED
-        before = self.counters.before(is_counted=not (question.alone or tells))
         client = self._connect() if question.alone else self.client
-        begin_s = time.perf_counter()
+        before, begin_s = self.counters.before(not tells, client), time.perf_counter()
         try:
             answer = with_patience(
                 lambda: self.endpoints.answer(client, question.body, question.size), self.budget, self._turned_away
@@ -147,12 +191,15 @@ class Asker:
             self._check_patience(question.size, time.perf_counter() - begin_s)
             self._failed(error)
             return None
+        else:
+            length = answer.reply.usage.prompt_tokens or question.num_ids
+            found = answer.reply.usage.cached_tokens if answer.native_cached is None else answer.native_cached
+            return self._noted(question, answer, self.counters.growth(before, length, client, found))
         finally:
             if question.alone:
                 client.close()
-        return self._noted(question, answer, before)
 
-    def _noted(self, question: Question, answer: Answer, before: CounterReading) -> Sent:
+    def _noted(self, question: Question, answer: Answer, counted: CounterReading) -> Sent:
         """Add an answered request to the observations, and learn from it how long prompts are and take."""
         self._num_failed = 0
         number, num_ids, size, reply = question.number, question.num_ids, question.size, answer.reply
@@ -168,13 +215,14 @@ class Asker:
             turn,
             num_ids,
             reply.usage,
-            counted=self.counters.growth(before, length),
+            counted=counted,
             native_cached=answer.native_cached,
             seconds=answer.end_s - answer.begin_s,
             at_s=self.budget.at(answer.begin_s),
             matched=question.matched,
             salt=question.salt,
             prompt_ids=reply.prompt_token_ids,
+            reply_id=reply.reply_id,
         )
         self.observations.sent.append(sent)
         if sent.cached == 0 or not sent.turn:

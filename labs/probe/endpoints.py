@@ -4,7 +4,7 @@
     /v1/chat/completions   {"messages": […]}                  the same
     /generate              {"input_ids": …} or {"text": …}    SGLang's own: tells cached tokens without a flag
 
-Every request is for one token, greedy.
+Every request is for one token, greedy, unless its body says more.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Endpoints:
 
     def _native_reply(self, client: ServerClient, body: Mapping[str, Any]) -> tuple[ServerReply, int | None]:
         prompt = body["prompt"]
-        asked: dict[str, Any] = {"sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+        asked: dict[str, Any] = {"sampling_params": {"max_new_tokens": body.get("max_tokens", 1), "temperature": 0}}
         asked["text" if isinstance(prompt, str) else "input_ids"] = prompt
         if body.get("cache_salt") is not None:
             asked["cache_salt"] = body["cache_salt"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from labs.probe.at_once import AtOnce
 from labs.probe.clock import Clock
 from labs.probe.explanation import Explanation, explain
 from labs.probe.new_prompts import NewPrompts
-from labs.probe.sent import BURST, KEPT, LADDER, OF_REPEATS, STAIRCASE, TIMING, UNKNOWN, Sent
+from labs.probe.sent import BURST, KEPT, LADDER, OF_REPEATS, OWN, SHARED, STAIRCASE, UNKNOWN, Sent
 from labs.servers.prefix_counters import CounterReading
 from labs.servers.server_facts import ServerFacts
 from labs.servers.server_reply import Usage
@@ -38,7 +39,7 @@ class Observations:
     """Filled by a run as it goes on, so that a run that is cut short can still be judged."""
 
     facts: ServerFacts
-    form: str  # "ids", "words" (exact), "text" (the server alone counts) or "chat" (it has no completions)
+    form: str  # "ids", "words" (exact), "text" (the server alone counts), "chat" (it has no completions), or "unknown" yet
     prompt_tokens: int | None = None  # the length of the person's own prompts
     sent: list[Sent] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)  # one line each
@@ -56,6 +57,8 @@ class Observations:
     late_s: float | None = None  # the counters lacked much of what was sent until they were read again so much later
     num_falls: int = 0  # readings on the probe's own connection in which a counter was lower than in the one before
     rereadings: list[CounterReading] = field(default_factory=list)  # one after the other, nothing sent in between
+    neighbors: list[tuple[CounterReading, CounterReading]] = field(default_factory=list)  # on two connections, likewise
+    at_once: list[AtOnce] = field(default_factory=list)
     gauge: float | None = None  # SGLang's cache_hit_rate, at the end
     rungs: list[Rung] = field(default_factory=list)
     stopped: str = ""  # the limit that ended the run early
@@ -74,7 +77,9 @@ class Observations:
     def known_by_usage(self) -> bool:
         """Whether replies themselves tell what was found, so that no counter need be read."""
         sent = self.of(LADDER)
-        return bool(sent) and all(one.usage.cached_tokens is not None or one.native_cached is not None for one in sent)
+        # SGLang's own endpoint is asked only after completions told nothing: those before count no more.
+        begin = next((index for index, one in enumerate(sent) if one.native_cached is not None), 0)
+        return bool(sent) and all(one.usage.cached_tokens is not None or one.native_cached is not None for one in sent[begin:])
 
     @property
     def known_repeats(self) -> list[Sent]:
@@ -95,16 +100,55 @@ class Observations:
         return any(grown) if grown and self.facts.kind == "vllm" else None
 
     @property
+    def prompt_repeats(self) -> list[Sent]:
+        """Known repeats that the probe's own requests in between cannot have pushed out: none, or few beside the pool."""
+        found, num_sent, ended = [], 0, {}
+        for one in self.sent:
+            length = one.length or 0
+            between = num_sent - ended.get(one.prompt, num_sent)
+            is_kept = not between or between + 2 * length <= (self.facts.pool_tokens or 0) // 2
+            if one.purpose in OF_REPEATS and one.turn and one.cached is not None and is_kept:
+                found.append(one)
+            num_sent += length
+            ended[one.prompt] = num_sent
+        return found
+
+    @property
+    def own_repeats(self) -> list[Sent]:
+        """Repeats of prompts exactly as long as the person's own; where the server alone counts, about as long."""
+        length = self.prompt_tokens
+        return [one for one in self.known_repeats if length and (one.purpose == OWN or one.num_ids == length)]
+
+    @property
+    def shares(self) -> list[tuple[int, int]]:
+        """Of each prompt that shared its front with the one before: tokens found, and how many can be."""
+        law, sent = self.explanation, [one for one in self.of(SHARED) if one.matched is not None and one.cached is not None]
+        # What stands in front of each prompt is shared as well.
+        known = [(one, one.matched + one.length - (one.num_ids or one.length)) for one in sent if one.length]
+        return [] if law is None else [(one.cached, law.hits(match, one.length)) for one, match in known]
+
+    @property
     def bursts(self) -> list[list[int]]:
         """Tokens found by each burst's requests, in the order sent, where all are known."""
         found = [[one.cached for one in turns] for turns in self.turns_of(BURST)]
         return [turns for turns in found if len(turns) > 1 and None not in turns]
 
     @property
+    def missed_at_once(self) -> list[int | None]:
+        """Of each known prompt that was sent several times at once, how many missed it; None where nothing tells."""
+        usual = {turns[-1].prompt: turns[-1].cached or 0 for turns in self.turns_of(BURST)}
+        by_new = self.new_prompts.most_found
+        return [one.num_missed(usual.get(one.sent[0].prompt, 0), by_new) if one.sent else None for one in self.at_once]
+
+    @property
     def is_jumping(self) -> bool:
         """Whether counters fell between readings with nothing sent in between: several replicas answer them."""
-        known = [one for one in self.rereadings if one.is_known]
-        return any(later.queries < earlier.queries or later.hits < earlier.hits for earlier, later in pairwise(known))
+        # The last reading is on the probe's own connection, right before the others.
+        pairs = [*self.neighbors, *pairwise(one for one in (self.last_reading, *self.rereadings) if one.is_known)]
+        return any(
+            earlier.source == later.source and (later.queries < earlier.queries or later.hits < earlier.hits)
+            for earlier, later in pairs
+        )
 
     @property
     def burst_finds(self) -> list[list[bool]]:
@@ -116,6 +160,11 @@ class Observations:
     def is_steady(self) -> bool:
         """Whether a prompt is found from its first repeat on: then a miss elsewhere is no replica's."""
         return bool(self.bursts) and all(all(turns[1:]) for turns in self.burst_finds)
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether a prompt that was sent again at once was missed."""
+        return any(not all(turns[1:]) for turns in self.burst_finds)
 
     @property
     def is_kept(self) -> bool | None:
@@ -171,7 +220,7 @@ class Observations:
     @property
     def new_prompts(self) -> NewPrompts:
         """The first requests of the prompts that were made to be repeated or timed."""
-        return NewPrompts(tuple(one for one in self.of(*OF_REPEATS, TIMING) if not one.turn), self.unit)
+        return NewPrompts(tuple(one for one in self.of(*OF_REPEATS) if not one.turn), self.unit)
 
     def turns_of(self, purpose: str) -> list[list[Sent]]:
         """Each prompt's requests of one purpose, in the order sent."""

@@ -35,8 +35,8 @@ class OwnRate:
 
     @classmethod
     def of(cls, seen: Observations) -> OwnRate:
-        """Over all repeats of which both length and hits are known."""
-        repeats = [(one.length, one.cached) for one in seen.known_repeats if one.length is not None]
+        """Over all repeats of which both length and hits are known, but those that the probe's own requests may push out."""
+        repeats = [(one.length, one.cached) for one in seen.prompt_repeats if one.length is not None]
         explanation = seen.explanation
         if explanation is None and seen.facts.unit_size is not None:
             explanation = Explanation(seen.facts.unit_size, bool(seen.facts.has_drafter))

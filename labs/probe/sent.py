@@ -20,17 +20,20 @@ UNKNOWN = CounterReading(None, None)
 # Why a request was sent.
 LADDER = "ladder"  # repeats of ever longer prompts, until one finds something
 STAIRCASE = "staircase"  # repeats of lengths that tell the unit
+OWN = "own"  # repeats of a prompt as long as the person's own
 BURST = "burst"  # one prompt again and again, on new connections, with nothing in between
 LATE = "late"  # a repeat after a pause
 SHARED = "shared"  # the front of a known prompt, then another tail
 SALTED = "salted"
+SALTED_CHAT = "salted chat"  # a chat message without a salt, with one, and without one again
 TEXT = "text"
 CHAT = "chat"
 KEPT = "kept"  # as old as the first text and chat: whether such an old prompt is still there
 TIMING = "timing"
 POOL = "pool"
+TOGETHER = "together"  # one prompt that is known by now, several times at once on new connections
 
-OF_REPEATS = (LADDER, STAIRCASE, BURST)  # each a prompt that is sent again exactly as it was
+OF_REPEATS = (LADDER, STAIRCASE, OWN, BURST, KEPT, TIMING)  # each a prompt that is sent again exactly as it was
 
 # The salt a request carried.
 NO_SALT, OWN_SALT, OTHER_SALT = "none", "own", "other"
@@ -52,6 +55,7 @@ class Sent:
     matched: int | None = None  # tokens of its front that were sent before; None: all of a repeat, none of a new prompt
     salt: str = NO_SALT
     prompt_ids: tuple[int, ...] | None = field(default=None, repr=False)  # as the server saw it
+    reply_id: str | None = field(default=None, repr=False)  # the reply's own name; every reply of an engine has another
 
     @property
     def length(self) -> int | None:

@@ -24,7 +24,6 @@ MIN_PAUSE_S = 2.1  # between a text and its repeat: more than a clock of seconds
 LONG_PAUSE_S = 61.0  # for a clock of minutes, where there is time and the server does not show what stands in front
 LONG_FROM_S = 90.0  # of --max-seconds
 SHORT_WORDS, LONG_WORDS = 20, 100  # of two texts that tell what a word costs
-MAX_TEXT = 2_500  # tokens of a text
 MAX_READ_IDS, OWN_CHARACTERS = 4_096, 24  # of a front that is read; of our own text, by which its end is found
 TIMED_LENGTH = 1_025
 NUM_TIMED = 8  # of each side: with fewer even a perfect order may be chance
@@ -41,7 +40,7 @@ class SpacedSeries:
         self._tokenizer = ServerTokenizer(asker.client, asker.observations.facts.model)
         if asker.observations.facts.has_tokenizer:
             self._tokenize_words()
-        length = min(2 * series.telling + 32, series.most_text, MAX_TEXT)
+        length = series.message_length
         self._prompt = asker.source.fresh(min(series.telling, series.most))
         self._text, self._message = (asker.source.text(length) for _ in range(2))
         self._text_number, self._message_number = asker.source.number(), asker.source.number()

@@ -66,13 +66,16 @@ class CounterReading:
     def is_known(self) -> bool:
         return self.queries is not None and self.hits is not None
 
+    def has_fallen_since(self, earlier: CounterReading) -> bool:
+        """Whether a counter is lower than it was, which no counter of one running server ever is."""
+        is_comparable = self.is_known and earlier.is_known and self.source == earlier.source
+        return is_comparable and (self.queries < earlier.queries or self.hits < earlier.hits)
+
     def growth_since(self, earlier: CounterReading) -> CounterReading:
         """What was counted since; unknown where either reading is, or where a counter fell: the server was restarted."""
-        if not (self.is_known and earlier.is_known) or self.source != earlier.source:
+        if not (self.is_known and earlier.is_known) or self.source != earlier.source or self.has_fallen_since(earlier):
             return CounterReading(None, None)
         queries, hits = self.queries - earlier.queries, self.hits - earlier.hits
-        if queries < 0 or hits < 0:
-            return CounterReading(None, None)
         num_checks = max(0, self.num_checks - earlier.num_checks + earlier.num_checks_active)
         return CounterReading(queries, hits, self.source, num_checks)
 

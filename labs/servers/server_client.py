@@ -3,9 +3,10 @@
     TargetError
     ├── TargetUnavailable    nothing answers there
     ├── ServerRefused        the server answered with an error status
+    ├── LateReply            no reply in time, or not all of it
     └── LimitReached         this run's own limit of requests or time
 
-No prompt, salt or key enters a message, not even where a server quotes them in its own.
+No prompt, salt, key or login enters a message, not even where a server quotes them in its own.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ import httpx
 from labs.servers.deadline_transport import Deadline, DeadlineTransport
 from labs.servers.pacer import Pacer
 from labs.servers.server_address import ServerAddress
-from labs.servers.server_words import cleaned, message_in, texts_in
+from labs.servers.server_wire import redirect_place, speaks_tls, tls_trouble
+from labs.servers.server_words import cleaned, login_texts, message_in, texts_in
 from labs.targets.base import TargetError, TargetUnavailable
 
 MAX_REPLY_BYTES = 64 * 2**20  # a reply larger than this is no reply to what we send
-MIN_WAIT_S = 1.0  # for a reply, when the run's time is over
+MIN_WAIT_S = 1.0  # for a reply, when the run's time is over,
+MAX_OVERTIME_S = 2.0  # but no request is sent so much later: a last reading is meant, and no further questions
+NEARLY_S = 0.1  # a wait until the run's end may be over so much earlier
 MAX_END_S = 1.0  # from [DONE] to the end of a stream
+HEADERS = ("content-type", "server", "retry-after", "location")  # that are read of a reply
 
 
 class ServerRefused(TargetError):
@@ -36,6 +41,10 @@ class ServerRefused(TargetError):
         super().__init__(message)
         self.status = status
         self.retry_after_s = retry_after_s
+
+
+class LateReply(TargetError):
+    """A reply, or the rest of one, did not come in the time that it had."""
 
 
 class LimitReached(TargetError):
@@ -97,6 +106,7 @@ class ServerClient:
             follow_redirects=False,  # a key must not follow to another host
             trust_env=False,  # no proxy nobody asked for
         )
+        self._may_be_tls = transport is None and address.base.startswith("http://")  # until it has answered, or was asked
         self._ends_streams = True
         self._lock = threading.Lock()
         self._num_sent = 0
@@ -140,7 +150,7 @@ class ServerClient:
                 raise LimitReached(f"{self._num_sent:,} requests were sent to {self.shown}: the most this run may send")
             left_s = self._started_s + self.limits.max_seconds - now_s
             if left_s < 0:
-                raise LimitReached(f"the run has taken {self.limits.max_seconds:,.0f} s: the most it may take on {self.shown}")
+                raise self._too_long()
             self._num_sent += 1
         if not self._pacer.wait(stop, left_s):
             raise LimitReached(
@@ -160,6 +170,7 @@ class ServerClient:
         timeout = self._start_clock(self.limits.timeout_s)
         try:
             with self._http.stream("POST", self.address.base + path, **_content(body), timeout=timeout) as response:
+                self._may_be_tls = False
                 if response.status_code >= 300:
                     raise self.refusal(path, self._whole(path, response), body)
                 self._check_plain(path, response)
@@ -200,7 +211,9 @@ class ServerClient:
                 "accepted: a valid key in the environment variable LABCLI_API_KEY"
             )
         if status < 400:
-            return ServerRefused(f"{self.shown} answered {path} with {status}: it sends elsewhere, which is not followed", status)
+            place = redirect_place(response.headers.get("location", ""), self._secrets(body))
+            where = f"to {place}" if place else "elsewhere"
+            return ServerRefused(f"{self.shown} answered {path} with {status}: it sends {where}, which is not followed", status)
         words = self._words(response, body)
         told = response.headers.get("retry-after", "")
         retry_after_s = float(told) if told.isascii() and told.isdigit() and len(told) < 6 else None
@@ -227,12 +240,13 @@ class ServerClient:
         return cleaned(text, self._secrets(body))
 
     def _secrets(self, body: Mapping[str, Any]) -> list[str]:
-        return [text for text in (self._api_key, *texts_in(body)) if text]
+        return [text for text in (self._api_key, *login_texts(self.address.login), *texts_in(body)) if text]
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None) -> httpx.Response:
         timeout = self._start_clock(min(timeout_s or self.limits.timeout_s, self.limits.timeout_s))
         try:
             with self._http.stream(method, self.address.base + path, **_content(body), timeout=timeout) as response:
+                self._may_be_tls = False
                 return self._whole(path, response)
         except _FAILURES as error:
             raise self._failure(path, error) from error
@@ -247,7 +261,7 @@ class ServerClient:
                 raise TargetError(f"{self.shown} answered {path} with more than {MAX_REPLY_BYTES // 2**20} MiB")
             self._check_time(path)  # a byte now and then keeps httpx waiting for ever
         # The few headers that are read, in ASCII. A charset is not believed: what we read is UTF-8.
-        kept = {name: response.headers.get(name, "").encode("ascii", "replace").decode() for name in ("content-type", "server")}
+        kept = {name: response.headers.get(name, "").encode("ascii", "replace").decode() for name in HEADERS}
         kept["content-type"] = kept["content-type"].partition(";")[0]
         headers = {name: value for name, value in kept.items() if value}
         return httpx.Response(response.status_code, headers=headers, content=bytes(content))
@@ -278,18 +292,23 @@ class ServerClient:
             raise TargetError(f"{self.shown} packed its reply to {path}, though asked not to")
 
     def _start_clock(self, seconds: float) -> httpx.Timeout:
-        """Give the request, or the rest of its stream, so many seconds, but not more than are left of the run."""
+        """Give the request, or the rest of its stream, so many seconds, but not more than are left of the run.
+
+        Raises LimitReached when these have been over for a while.
+        """
         with self._lock:
             now_s = time.monotonic()
             self._started_s = now_s if self._started_s is None else self._started_s
             left_s = self._started_s + self.limits.max_seconds - now_s
+        if left_s < -MAX_OVERTIME_S:
+            raise self._too_long()
         seconds = min(seconds, max(left_s, MIN_WAIT_S))
         self._deadline.renew(seconds)
         return httpx.Timeout(seconds, connect=min(10.0, seconds))
 
     def _check_time(self, path: str) -> None:
         if self._deadline.left_s < 0:
-            raise TargetError(f"{self.shown} did not finish its reply to {path} in time")
+            raise self._late(f"did not finish its reply to {path}")
 
     def _read_out(self, lines: Iterator[str]) -> None:
         """Read what a stream sends after [DONE], which is nothing: only a connection that was read to its end is used again,
@@ -308,8 +327,7 @@ class ServerClient:
     def _failure(self, path: str, error: Exception) -> TargetError:
         told = str(error)
         if "SSL" in told or "CERTIFICATE" in told:
-            what = "shows a certificate that cannot be trusted" if "CERTIFICATE_VERIFY" in told else "does not speak TLS"
-            return TargetUnavailable(f"{self.shown} {what}; accepted: the scheme, http or https, and the name that it serves")
+            return TargetUnavailable(f"{self.shown} {tls_trouble(told)}")
         if isinstance(error, (httpx.InvalidURL, UnicodeError)):
             return TargetUnavailable(
                 f"{self.shown} is no address that can be looked up; accepted: http://HOST:PORT or https://HOST"
@@ -317,12 +335,30 @@ class ServerClient:
         if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
             return TargetUnavailable(f"nothing answers at {self.shown}; accepted: the address of a running server")
         if isinstance(error, httpx.TimeoutException):
-            return TargetError(f"{self.shown} did not answer {path} in time")
+            return self._late(f"did not answer {path}")
+        if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)) and self._is_behind_tls():
+            secure = self.shown.replace("http://", "https://", 1)
+            return TargetUnavailable(f"{self.shown} speaks TLS, and was asked without; accepted: {secure}")
         if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in told and "peer closed" not in told:
             return TargetError(f"{self.shown} answered {path} with something that is no HTTP")
         if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)):
             return TargetError(f"{self.shown} closed the connection in the middle of its reply to {path}")
         return TargetError(f"{self.shown}: {path} failed ({type(error).__name__})")
+
+    def _late(self, what: str) -> LateReply:
+        """For a reply that was not there in time: the time of the run, or the one that each reply has."""
+        with self._lock:
+            left_s = self._started_s + self.limits.max_seconds - time.monotonic()
+        why = "" if left_s > NEARLY_S else f": the {self.limits.max_seconds:,.0f} s were over that this run may take"
+        return LateReply(f"{self.shown} {what} in time{why}")
+
+    def _too_long(self) -> LimitReached:
+        return LimitReached(f"the run has taken {self.limits.max_seconds:,.0f} s: the most it may take on {self.shown}")
+
+    def _is_behind_tls(self) -> bool:
+        """Whether what does not answer to http:// speaks TLS at that address; asked once, before anything was answered."""
+        is_open, self._may_be_tls = self._may_be_tls, False
+        return is_open and speaks_tls(self.address.base)
 
 
 # Beside httpx's own: an address that its parser or the resolver cannot take.

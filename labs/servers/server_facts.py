@@ -15,10 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping
 
+import httpx
+
 from labs.servers.metrics_page import MetricsPage
 from labs.servers.prefix_counters import SERIES as COUNTERS
 from labs.servers.prefix_counters import CounterReading
-from labs.servers.server_client import ServerClient, ServerRefused
+from labs.servers.server_client import LateReply, LimitReached, ServerClient, ServerRefused
 from labs.targets.base import TargetError, TargetUnavailable
 
 KIND_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "openai": "an OpenAI-compatible server"}
@@ -26,6 +28,7 @@ OURS = "labcli/"  # how our own server's Server header begins
 MAX_LENGTH = 2**24  # tokens of a request; a longer limit is not believed, because prompts are made to fit it
 MAX_UNIT = 2**16  # tokens of a block or page, likewise
 MAX_SHOWN = 80  # characters of what a server tells of itself
+NO_LIST = (404, 405, 501)  # statuses of a path that is not there
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class ServerFacts:
     is_labcli: bool  # our own server in that flavor
     version: str | None
     model: str  # the name that requests carry
-    num_models: int
+    num_models: int  # that it lists; 0: it has no list
     max_model_len: int | None = None  # tokens of one request
     unit_size: int | None = None  # block or page
     is_caching: bool | None = None
@@ -44,6 +47,8 @@ class ServerFacts:
     has_drafter: bool | None = None
     has_counters: bool = False  # /metrics has counters of tokens found
     has_metrics: bool = False  # /metrics answers at all
+    metrics_trouble: str = ""  # why /metrics could not be read, where it is not simply missing, in one line
+    is_metrics_broken: bool = False  # it failed by itself: it was neither closed to us, nor busy, nor late
     has_reset: bool = False
     has_tokenizer: bool = False  # /tokenize answers
     num_engines: int = 1  # label sets of the same counter: data-parallel engines behind one address
@@ -78,24 +83,14 @@ SERIES = (*COUNTERS, "vllm:cache_config_info", "sglang:page_size", "sglang:max_t
 def find_facts(client: ServerClient, model: str | None = None) -> ServerFacts:
     """What answers there.
 
-    model  the name to send, where the server lists several; None: its first
+    model  the name to send, where the server lists several, or has no list; None: its first
 
     Raises TargetUnavailable when nothing answers, a key is missing, or what answers is no server of completions.
     """
-    try:
-        reply = client.get("/v1/models")
-        listed = client.json_of("/v1/models", reply, {}).get("data")
-    except ServerRefused as error:
-        raise TargetUnavailable(
-            f"{error}: no OpenAI-compatible server; accepted: an address under which /v1/models answers"
-        ) from error
-    models = (
-        [one for one in listed if isinstance(one, Mapping) and isinstance(one.get("id"), str)] if isinstance(listed, list) else []
-    )
-    if not models:
-        raise TargetUnavailable(f"{client.shown} lists no model; accepted: a server that serves one")
-    chosen = _chosen(client, models, model)
-    page, answers = _metrics(client)
+    reply = client.get("/v1/models")
+    models = _listed(client, reply, model)
+    chosen = _chosen(client, models, model) if models else {"id": model}
+    page, trouble, is_broken = _metrics(client)
     version = _text(_optional(client, "/version"), "version")
     sglang = _sglang_info(client)
     kind = _kind(chosen, page, version, sglang)
@@ -106,7 +101,9 @@ def find_facts(client: ServerClient, model: str | None = None) -> ServerFacts:
         "model": chosen["id"],
         "num_models": len(models),
         "max_model_len": _positive(chosen.get("max_model_len"), MAX_LENGTH),
-        "has_metrics": answers,
+        "has_metrics": page is not None,
+        "metrics_trouble": trouble,
+        "is_metrics_broken": is_broken,
         "has_counters": page is not None and CounterReading.of(page).is_known,
         "has_tokenizer": _tokenizes(client, chosen["id"]),
     }
@@ -115,6 +112,24 @@ def find_facts(client: ServerClient, model: str | None = None) -> ServerFacts:
     if kind == "vllm":
         return ServerFacts(**common, version=version, has_reset=_exists(client, "/reset_prefix_cache"), **_vllm_facts(page))
     return ServerFacts(**common, version=version)
+
+
+def _listed(client: ServerClient, reply: httpx.Response, name: str | None) -> list[Mapping[str, Any]]:
+    """The models that /v1/models lists; none where there is no such list, and a person has said the name."""
+    try:
+        listed = client.json_of("/v1/models", reply, {}).get("data")
+    except ServerRefused as error:
+        if name is not None and error.status in NO_LIST:
+            return []  # gateways of one model often have none: whether it serves completions, the first of them tells
+        accepted = "an address under which /v1/models answers"
+        accepted += ", or --model NAME where a server has no list" if error.status in NO_LIST else ""
+        raise TargetUnavailable(f"{error}: no OpenAI-compatible server; accepted: {accepted}") from error
+    models = (
+        [one for one in listed if isinstance(one, Mapping) and isinstance(one.get("id"), str)] if isinstance(listed, list) else []
+    )
+    if not models:
+        raise TargetUnavailable(f"{client.shown} lists no model; accepted: a server that serves one")
+    return models
 
 
 def _chosen(client: ServerClient, models: list[Mapping[str, Any]], name: str | None) -> Mapping[str, Any]:
@@ -137,20 +152,27 @@ def _kind(model: Mapping[str, Any], page: MetricsPage | None, version: str | Non
     return "openai"
 
 
-def _metrics(client: ServerClient) -> tuple[MetricsPage | None, bool]:
-    """The page, if it can be read, and whether it answers."""
+def _metrics(client: ServerClient) -> tuple[MetricsPage | None, str, bool]:
+    """The page, if it can be read; else what is wrong, "" where there is none, and whether it failed, and is not only closed."""
     try:
         reply = client.get("/metrics", timeout_s=15.0)
     except TargetUnavailable:
         raise
-    except TargetError:
-        return None, False
-    if reply.status_code != 200:
-        return None, False
-    try:
-        return MetricsPage.parse(reply.text, SERIES), True
-    except TargetError:
-        return None, False
+    except TargetError as error:
+        return None, str(error), not isinstance(error, (LateReply, LimitReached))
+    status = reply.status_code
+    if status == 200:
+        try:
+            return MetricsPage.parse(reply.text, SERIES), "", False
+        except TargetError as error:
+            return None, str(error), True
+    if status in NO_LIST:
+        return None, "", False
+    if 300 <= status < 400:
+        return None, str(client.refusal("/metrics", reply, {})), False
+    why = {401: "it wants a key", 403: "it is closed to this client", 429: "it is busy", 503: "it is busy, or down"}
+    trouble = f"{client.shown} answered /metrics with {status}" + (f": {why[status]}" if status in why else "")
+    return None, trouble, status >= 500 and status not in why
 
 
 def _sglang_info(client: ServerClient) -> Mapping[str, Any] | None:
@@ -188,8 +210,9 @@ def _vllm_facts(page: MetricsPage | None) -> dict[str, Any]:
         return {}
     configs = page.labels_of("vllm:cache_config_info")
     config = configs[0] if configs else {}
-    # The alignment of hits is the block size, but where several groups of layers must agree.
-    unit = _positive(config.get("cache_hit_alignment_tokens"), MAX_UNIT) or _positive(config.get("block_size"), MAX_UNIT)
+    # The alignment of hits is the block size, but where several groups of layers must agree, or a longer unit was asked for.
+    names = ("cache_hit_alignment_tokens", "prefix_match_unit", "block_size")
+    unit = next(filter(None, (_positive(config.get(name), MAX_UNIT) for name in names)), None)
     tokens = [_pool_tokens(one) for one in configs]
     caching = {"True": True, "False": False}.get(config.get("enable_prefix_caching", ""))
     return {

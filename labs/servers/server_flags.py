@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from labs.servers.server_facts import ServerFacts
+
+FIRST_COUNTERS = (0, 8)  # vLLM's first release whose engine, unless another is asked for, counts tokens found (V1)
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,16 @@ class ServerFlags:
     @classmethod
     def of(cls, facts: ServerFacts) -> ServerFlags:
         """For what answers there."""
-        return OURS if facts.is_labcli else BY_KIND[facts.kind]
+        flags = OURS if facts.is_labcli else BY_KIND[facts.kind]
+        if facts.kind == "vllm" and not facts.is_labcli and is_before(facts.version, FIRST_COUNTERS):
+            return replace(flags, counters="as a release from 0.8 on: before, its engine has no such counters")
+        return flags
+
+
+def is_before(version: str | None, bound: tuple[int, ...]) -> bool:
+    """Whether a version is surely older; an unknown one is taken as recent."""
+    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    return numbers is not None and tuple(int(one or 0) for one in numbers.groups()) < bound
 
 
 OURS = ServerFlags("with --prefix-caching", "with --cache-report", "with --metrics", "with --reset")

@@ -76,7 +76,7 @@ class ServerLink:
         self._note_renaming()
 
     def distrust_reset(self) -> None:
-        """Ask for no reset any more: it said that it emptied the cache, and had not."""
+        """Ask for no reset any more: the server accepted one, and a prompt was found all the same."""
         self.reset.exists, self._is_distrusted = False, True
 
     def salt_of_run(self, cache_salt: str | None) -> str | None:
@@ -88,14 +88,18 @@ class ServerLink:
 
     def refuse_silence(self) -> NoReturn:
         """For a server of which nothing tells cached tokens."""
+        trouble = f" ({self.facts.metrics_trouble})" if self.facts.metrics_trouble else ""
         raise TargetUnavailable(
-            f"{self.client.shown} ({self.facts.title}) tells cached tokens neither in its replies nor in /metrics; "
+            f"{self.client.shown} ({self.facts.title}) tells cached tokens neither in its replies nor in /metrics{trouble}; "
             f"accepted: started {self.flags.report}, or {self.flags.counters}"
         )
 
     def _note_renaming(self) -> None:
         if self._is_distrusted:
-            self.notes.add("the server accepted a reset that did not empty its cache: other token ids were sent in its place")
+            self.notes.add(
+                "a prompt was still found after a reset that the server accepted, so other token ids were sent in its place: the cache "
+                "was not emptied, another replica's was, or each request reaches the engine more than once"
+            )
         elif self.run.isolation == "auto":
             way = f"start it {self.flags.reset} for a true reset" if self.flags.reset else "no way to empty it over HTTP is known"
             self.notes.add(f"the cache could not be emptied, so each phase sent other token ids in its place: {way}")

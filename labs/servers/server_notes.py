@@ -22,6 +22,7 @@ class ServerNotes:
         self._num_disagreements = 0
         self._surplus: list[float] = []  # how many times what was sent the counters grew by, where anything was
         self._num_shared = self._num_silent = self._num_unheard = self._num_lost = self._num_impossible = 0
+        self._num_falls = 0
 
     def add(self, note: str) -> None:
         with self._lock:
@@ -46,6 +47,11 @@ class ServerNotes:
         with self._lock:
             self._num_impossible += 1
 
+    def fell(self) -> None:
+        """A counter was lower than before."""
+        with self._lock:
+            self._num_falls += 1
+
     def silent(self, usage: int | None) -> None:
         """The counters did not move for a request, whose reply reports so many cached tokens."""
         with self._lock:
@@ -53,7 +59,7 @@ class ServerNotes:
             self._num_unheard += usage or 0
 
     def lost(self, num_tokens: int) -> None:
-        """So many tokens of a series were never counted."""
+        """So many tokens of a series were not counted where the counters were read."""
         with self._lock:
             self._num_lost += num_tokens
 
@@ -68,6 +74,7 @@ class ServerNotes:
             found = self._lines()
             self._notes = dict.fromkeys(self._constant)
             self._disagreements, self._surplus = [], []
+            self._num_falls = 0
             self._num_disagreements = self._num_shared = 0
             self._num_silent = self._num_unheard = self._num_lost = self._num_impossible = 0
             return found
@@ -84,11 +91,19 @@ class ServerNotes:
         if self._num_silent:
             unheard = f", whose replies report {self._num_unheard:,} cached tokens" if self._num_unheard else ""
             found.append(
-                f"the counters did not move for {_requests(self._num_silent)}{unheard}: they are not wired on this path, or another "
-                "process answers /metrics"
+                f"the counters did not move for {_requests(self._num_silent)}{unheard}: they are not wired on this path, another "
+                "process or replica answers /metrics, or a cache of whole replies in front answered, and no engine was asked"
             )
         elif self._num_lost:
-            found.append(f"the counters miss {self._num_lost:,} tokens that were sent: they were never counted")
+            found.append(
+                f"the counters miss {self._num_lost:,} tokens that were sent: they were counted too late, not at all, or by another "
+                "replica than the one whose /metrics was read"
+            )
+        if self._num_falls:
+            found.append(
+                f"the counters fell {_times(self._num_falls)} while the lab ran: the server was restarted, with an empty cache, or "
+                "another replica answers /metrics; what they counted over that moment is unknown, and left out"
+            )
         if self._num_impossible:
             found.append(
                 f"the counters grew by more hits than lookups {_times(self._num_impossible)}: what they count is wrong"
@@ -96,7 +111,7 @@ class ServerNotes:
         if self._num_shared:
             usual = f", usually to ×{statistics.median(self._surplus):.2f} of it" if self._surplus else ""
             found.append(
-                "others use this server, or it counts lookups more than once, or late: its counters grew by more than was sent "
+                "others use this server, or it counts lookups more than once (each request may reach it so often), or late: its counters grew by more than was sent "
                 f"{_times(self._num_shared)}{usual}, and were left out; traffic of others can evict what was cached"
             )
         return tuple(found)

@@ -55,6 +55,7 @@ class ServerReply:
     output_token_ids: tuple[int, ...] | None = None  # None: the server does not tell
     prompt_token_ids: tuple[int, ...] | None = None
     top_logprob_gaps: tuple[float, ...] = ()
+    reply_id: str | None = None  # its name; a reply that comes back under the same one was not made anew
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any], e2e_s: float, shown: str) -> ServerReply:
@@ -71,6 +72,7 @@ class ServerReply:
             _ids(choice.get("token_ids")),
             _ids(choice.get("prompt_token_ids") or body.get("prompt_token_ids")),
             tuple(_gaps(choice)),
+            _name(body.get("id")),
         )
 
     @classmethod
@@ -86,7 +88,8 @@ class ServerReply:
         tops = meta.get("output_top_logprobs")
         gaps = tuple(_gaps_of_triples(tops if isinstance(tops, list) else ()))
         reason = reason if isinstance(reason, str) else None
-        return cls(_text(body), reason, usage, ttft_s, e2e_s, _ids(body.get("output_ids")), top_logprob_gaps=gaps)
+        ids, name = _ids(body.get("output_ids")), _name(meta.get("id"))
+        return cls(_text(body), reason, usage, ttft_s, e2e_s, ids, top_logprob_gaps=gaps, reply_id=name)
 
     @classmethod
     def of_generate_events(cls, events: Iterable[StreamEvent], shown: str) -> ServerReply:
@@ -157,6 +160,10 @@ def _text(choice: Mapping[str, Any]) -> str:
 def _reason(choice: Mapping[str, Any]) -> str | None:
     reason = choice.get("finish_reason")
     return reason if isinstance(reason, str) else None
+
+
+def _name(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _gaps(choice: Mapping[str, Any]) -> Iterable[float]:

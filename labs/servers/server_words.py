@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from base64 import b64encode
 from typing import Any, Iterable, Iterator, Mapping
+from urllib.parse import quote
 
 MAX_READ = 4_000  # characters of a reply in which words are looked for; a page of digits would keep the search busy for hours
 MAX_MESSAGE = 160  # characters of a server's own words
@@ -36,6 +38,16 @@ def texts_in(body: Any) -> Iterator[str]:
     elif isinstance(body, (list, tuple)) and not (body and isinstance(body[0], int)):
         for one in body:
             yield from texts_in(one)
+
+
+def login_texts(login: tuple[str, str] | None) -> Iterator[str]:
+    """Every way in which a server may quote a name and a password: each, both, and as Basic authentication writes them."""
+    if login is None:
+        return
+    both = ":".join(login)
+    yield from (*login, both, quote(login[0]), quote(login[1]))
+    # Its end changes with what stands behind, and may be cut off: the sure part is taken.
+    yield b64encode(both.encode()).decode().rstrip("=")
 
 
 def cleaned(text: str, secrets: Iterable[str]) -> str:

@@ -110,7 +110,9 @@ class OpenServer:
             link.notes.add(
                 f"replies do not tell cached tokens, the counters of /metrics are the only witness: start it {link.flags.report}"
             )
-        if not link.has_counters:
+        if link.facts.metrics_trouble:
+            link.notes.add(f"/metrics could not be read, the replies are the only witness: {link.facts.metrics_trouble}")
+        elif not link.has_counters:
             link.notes.add(
                 f"/metrics shows no counters of cached tokens, the replies are the only witness: start it {link.flags.counters}"
             )

@@ -74,7 +74,8 @@ class OpenAIHttpTarget:
             return [self._counted(self._send(jobs[0], None))]
         completions = send_together(jobs, self._send, self._link.run.concurrency)
         if self._link.watch is not None:
-            self._noted(self._link.watch.after(sum(one.num_prompt_tokens for one in completions)))
+            found = sum(one.evidence.usage or 0 for one in completions)
+            self._noted(self._link.watch.after(sum(one.num_prompt_tokens for one in completions), found))
         return completions
 
     def counters(self) -> CacheCounters:
@@ -209,6 +210,8 @@ class OpenAIHttpTarget:
             notes.shared(growth.grown.queries, growth.num_sent)
         if growth.is_impossible:
             notes.impossible()
+        if growth.is_fallen:
+            notes.fell()
         if growth.num_checks:
             notes.add("the server counts its own health checks as prompts of one token each: they were left out of its counters")
         return growth
@@ -220,7 +223,8 @@ class OpenAIHttpTarget:
             return completion
         if not is_counted:
             time.sleep(SETTLE_S)
-        growth = self._noted(link.watch.after(completion.num_prompt_tokens if is_counted else 0))
+        num_tokens, found = (completion.num_prompt_tokens, usage or 0) if is_counted else (0, 0)
+        growth = self._noted(link.watch.after(num_tokens, found))
         if not is_counted:
             return completion
         if growth.is_silent:

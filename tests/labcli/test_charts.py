@@ -17,7 +17,6 @@ from labs.chart import Chart, ChartSeries, bars_of, times_of
 from labs.protocol import Measurement, Prediction
 from tests.labcli.chart_records import every_chart, hostile_text
 
-
 CHARTS = {chart.title: chart for chart in every_chart()}
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -17,10 +18,12 @@ from labcli.render import probe_report
 from labs.probe import flags, repeat_series, side_series
 from labs.probe.judgement import judge
 from labs.probe.observation import LADDER, Observations, Sent
+from labs.servers import server_client
 from labs.servers.server_facts import ServerFacts
 from labs.servers.server_reply import Usage
 from tests.engine.server.served import served
 from tests.servers.gateways.gateway import COMPLETIONS, Gateway, fronted
+from tests.servers.gateways.reports import Hide
 from tests.servers.gateways.salts import SaltEachRequest
 
 
@@ -197,9 +200,15 @@ def drip(connection, ended):
         connection.sendall(b" ")
 
 
+def refuse_tls(connection, ended):
+    if connection.recv(1) == b"\x16":  # a handshake's first byte
+        connection.sendall(bytes((0x15, 3, 3, 0, 2, 2, 40)))
+
+
 @pytest.mark.parametrize(
     "answer, message",
     [
+        (refuse_tls, "speaks TLS, and was asked without; accepted: https://127.0.0.1:"),
         (hang_up, "closed the connection"),
         (say_html, "no JSON (text/html)"),
         (break_off, "closed the connection"),
@@ -219,6 +228,44 @@ def test_nothing_there_is_one_line(labcli_command):
     result = labcli_command("probe", f"http://127.0.0.1:{port}")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"labcli: nothing answers at http://127.0.0.1:{port}; accepted: the address of a running server\n"
+
+
+def test_a_server_without_a_list_of_models_is_probed_by_the_name_that_is_given(labcli_command):
+    with served() as server, fronted(server, gateway=Hide("/v1/models")) as url:
+        unnamed, named = labcli_command("probe", url), labcli_command("probe", url, "--model", "sim")
+    assert (unnamed.exit_code, unnamed.stdout) == (1, "") and "or --model NAME where a server has no list" in unnamed.stderr
+    assert named.exit_code == 0 and "fine (certain) caching" in named.stdout and "No faults found" in named.stdout
+
+
+class SlowToTokenize(Gateway):
+    def refuse(self, path, body):
+        return time.sleep(0.35) if path == "/tokenize" else None
+
+
+def test_a_server_too_slow_for_one_question_is_judged_by_what_it_says_of_itself(labcli_command, monkeypatch):
+    monkeypatch.setattr(server_client, "MAX_OVERTIME_S", 0.1)
+    with served() as server, fronted(server, gateway=SlowToTokenize()) as url:
+        result = labcli_command("probe", url, "--json", "--max-seconds", "1")
+    document = json.loads(result.stdout)
+    verdicts = {one["name"]: one for one in document["verdicts"]}
+    assert result.exit_code == 1 and document["requests"] == [] and document["sent"]["left_out"] == ["all questions"]
+    assert re.search(r"1 s( were over that this run may take|: the most it may take)", document["sent"]["stopped"])
+    assert verdicts["caching"]["state"] == "fine" and verdicts["replies"]["state"] == "cannot tell"
+    assert "fault" not in {one["state"] for one in verdicts.values()}
+
+
+def test_what_was_seen_before_ctrl_c_is_judged(labcli_command, monkeypatch):
+    def interrupt(series):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(repeat_series.RepeatSeries, "step", interrupt)
+    with served() as url:
+        result = labcli_command("probe", url, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr) == (130, "labcli: interrupted; the verdicts are over what was seen until then\n")
+    assert document["sent"]["stopped"] == "interrupted" and document["sent"]["left_out"] == ["the unit of a hit", "all after it"]
+    (caching,) = [one for one in document["verdicts"] if one["name"] == "caching"]
+    assert caching["state"] == "fine" and document["own_rate"]["num_cached"] > 0
 
 
 class BreakStream(Gateway):

@@ -22,7 +22,7 @@ def proven(fake: FakeServer, **run):
 def test_a_reset_that_empties_nothing_is_found_out_and_other_ids_take_its_place(kind):
     cold, session, opened = proven(FakeServer(kind=kind, keeps_content=True))
     assert cold == [True, True] and session.states == ["cold", "cold"]
-    assert opened.isolation == "renamed and reset" and any("did not empty its cache" in note for note in opened.notes())
+    assert opened.isolation == "renamed and reset" and any("found after a reset that the server accepted" in note for note in opened.notes())
     assert not any("could not be emptied" in note for note in opened.notes())
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from labs.probe.flags import flag
-from labs.probe.observation import Observations
+from labs.probe.observation import MIN_SLACK, SLACK, Observations
+from labs.probe.rules.copies import num_copies
+from labs.probe.rules.kept_replies import are_kept
 from labs.probe.rules.words import numbers
 from labs.probe.verdict import CANNOT_TELL, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 from labs.servers.prefix_counters import CounterReading
@@ -11,6 +13,7 @@ from labs.theory import hit_rate
 
 FAR = 0.15  # rates that differ by more mislead whoever takes one for the other
 NEAR = 0.02  # a gauge that is rounded, or leaves the last token out
+MIN_ALONE = 3  # requests over which the counters grew by just what the replies say: then they count this probe
 MIN_BEFORE = 4_000  # tokens looked up before the probe: with fewer a lifetime rate is nearly the probe's own
 
 
@@ -20,10 +23,10 @@ def counters(seen: Observations) -> Verdict | None:
     lengths = [one.length for one in seen.sent]
     if not (last.is_known and seen.first_reading.is_known) or None in lengths or seen.failures:
         return None
-    own, counted_own = sum(lengths), sum(one.cached or 0 for one in seen.sent)
+    own = sum(lengths)
     growth = growth.without_checks(own)
-    if seen.is_jumping:
-        return None  # several replicas answer in turn: their rule tells it
+    if seen.is_jumping or are_kept(seen) or num_copies(seen):
+        return None  # several replicas answer in turn, or a front answers, or asks twice: their rules tell it
     if not growth.is_known or seen.num_falls:
         finding = "The counters fell while the probe ran: the server was restarted, or several replicas answer /metrics."
         evidence = (f"looked up before: {seen.first_reading.queries:,}, after: {last.queries:,}",)
@@ -31,7 +34,7 @@ def counters(seen: Observations) -> Verdict | None:
         return Verdict("counters", FAULT, STRONG, finding, evidence, "Read each replica's counters, and only their growth.")
     evidence = (
         f"looked up meanwhile: {growth.queries:,} tokens, of this probe's own {own:,}",
-        f"found: {growth.hits:,}, own {counted_own:,}",
+        f"found: {growth.hits:,}, own {_own_found(seen)}",
     )
     if not growth.queries and not seen.hitting_repeats:
         return None  # nothing is looked up where caching is off: its rule tells it
@@ -44,11 +47,7 @@ def counters(seen: Observations) -> Verdict | None:
         state = EXPECTED if growth.queries else CANNOT_TELL
         return Verdict("counters", state, WEAK, finding, evidence, next_step)
     if seen.is_shared:
-        finding = "Others send requests too: counters over the same time mix their traffic with this probe's."
-        next_step = (
-            f"For a rate of your own traffic use usage, or a quiet server; for the whole server {flag('counters', seen.facts)}."
-        )
-        return Verdict("counters", EXPECTED, STRONG, finding, (*evidence, _lifetime(last)), next_step)
+        return _of_others(seen, growth, (*evidence, _lifetime(last)))
     if seen.late_s is not None:
         finding = "The counters are late: they showed this probe's requests only some moments after the last reply."
         evidence = (*evidence, f"all were counted when read again {seen.late_s:,.1f} s later")
@@ -58,6 +57,33 @@ def counters(seen: Observations) -> Verdict | None:
     return _lifetime_rate(seen, growth, evidence) or Verdict(
         "counters", FINE, STRONG, "The counters grow by what this probe sent.", evidence
     )
+
+
+def _own_found(seen: Observations) -> str:
+    """Tokens that this probe's requests found, as far as any witness tells."""
+    known = [one.cached for one in seen.sent if one.cached is not None]
+    if not known:
+        return "unknown"
+    return f"{sum(known):,}" + (f" in the {len(known)} of {len(seen.sent)} requests that tell" if len(known) < len(seen.sent) else "")
+
+
+def _of_others(seen: Observations, growth: CounterReading, evidence: tuple[str, ...]) -> Verdict:
+    """That others are counted, and whether this probe is among them: it may be another replica's page."""
+    own, found = sum(one.length or 0 for one in seen.sent), [one.cached for one in seen.sent]
+    slack = max(MIN_SLACK, SLACK * own)
+    if None not in found and (growth.hits < sum(found) - slack or growth.queries - growth.hits < own - sum(found) - slack):
+        finding = "The counters grow by others' requests and lack this probe's: they are another replica's, or kept for a while."
+        next_step = "Read /metrics at each replica itself, without a gateway between; several are added up."
+        return Verdict("counters", EXPECTED, STRONG, finding, evidence, next_step)
+    next_step = f"For a rate of your own traffic use usage, or a quiet server; for the whole server {flag('counters', seen.facts)}."
+    if sum(one.is_counted and one.usage.cached_tokens == one.counted.hits for one in seen.sent) >= MIN_ALONE:
+        finding = "Others send requests too: counters over the same time mix their traffic with this probe's."
+        return Verdict("counters", EXPECTED, STRONG, finding, evidence, next_step)
+    finding = (
+        "Others send requests too, and the counters count theirs, with this probe's or in their place: too few of its own were "
+        "counted alone, and another replica may answer /metrics."
+    )
+    return Verdict("counters", EXPECTED, STRONG, finding, evidence, next_step)
 
 
 def _lifetime(last: CounterReading) -> str:

@@ -7,13 +7,14 @@ from typing import Sequence
 
 from labs.probe.observation import Observations
 from labs.probe.rules.words import control, numbers
-from labs.probe.sent import CHAT, KEPT, OF_REPEATS, SHARED, TEXT, TIMING, Sent
+from labs.probe.sent import CHAT, KEPT, OF_REPEATS, SHARED, TEXT, Sent
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 from labs.theory import common_prefix
 
-COMPLETIONS = (*OF_REPEATS, SHARED, TIMING, KEPT, TEXT)
+COMPLETIONS = (*OF_REPEATS, SHARED, TEXT)
 LONG_PAUSE_S = 60.0  # after which a clock of minutes would have shown
 DAY = "a date belongs at the end, or to the day at most"
+ASK_ITSELF = "Ask the server itself, without a gateway in front; look for who resets its cache, and for salts with a time in them."
 MOVE = "Find what writes there (gateway, chat template, system prompt) and move what varies behind the stable text"
 
 
@@ -42,7 +43,7 @@ def front(seen: Observations) -> Verdict | None:
         )
         return Verdict("front", FAULT, STRONG, finding, (*_front_evidence(seen), _kept_line(seen)), f"{MOVE}.")
     if seen.is_steady and seen.is_kept is False and _misses(seen, texts):
-        return _forgotten("front", _front_evidence(seen))
+        return _renamed(seen) or _forgotten(seen, "front", _front_evidence(seen))
     if seen.is_steady and seen.is_kept and _misses(seen, texts):
         finding = (
             "Texts that are sent again find nothing, though token ids that are sent again do: something changes the "
@@ -94,7 +95,7 @@ def chat(seen: Observations) -> Verdict | None:
             "chat", FINE if _compares(sent) else CANNOT_TELL, WEAK, f"A chat message {sure} as the model sees it.", evidence
         )
     if seen.is_kept is False:
-        return _forgotten("chat", evidence)
+        return _forgotten(seen, "chat", evidence)
     found, possible = max(one.cached for one in later), explanation.hits(sent[-1].length, sent[-1].length)
     evidence = (*evidence, f"a repeat of that length can find {possible:,}")
     if all(seen.falls_short(one) for one in later):
@@ -143,14 +144,36 @@ def _has_no_front(seen: Observations) -> bool:
 
 def _kept_line(seen: Observations) -> str:
     first, *later = seen.of(KEPT)
-    lines = (f"{one.at_s - first.at_s:,.1f} s old: {one.cached or 0:,} of {one.length or 0:,}" for one in later)
+    lines = (f"{one.at_s - first.at_s:,.1f} s old: {numbers([one.cached])} of {numbers([one.length])}" for one in later)
     return f"a prompt {', '.join(lines)} cached"
 
 
-def _forgotten(name: str, evidence: tuple[str, ...]) -> Verdict:
+def _forgotten(seen: Observations, name: str, evidence: tuple[str, ...]) -> Verdict:
     """Nothing so old is found: whether it was changed or lost is open."""
-    finding = "What was found at once is not found some seconds later: a clock in front of it, or a pool that forgets so soon."
-    return Verdict(name, CANNOT_TELL, WEAK, finding, evidence, "Ask with --stress how much the pool keeps.")
+    causes = [] if name == "front" and _has_no_front(seen) else ["a clock in front of it"]
+    causes += ["a salt that changes with time"]
+    causes += ["a pool that forgets so soon"] if _may_be_pushed_out(seen) else []
+    finding = f"What was found at once is not found some seconds later: {', or '.join(causes)}."
+    next_step = "Ask with --stress how much the pool keeps." if _may_be_pushed_out(seen) else ASK_ITSELF
+    return Verdict(name, CANNOT_TELL, WEAK, finding, (*evidence, _kept_line(seen)), next_step)
+
+
+def _renamed(seen: Observations) -> Verdict | None:
+    """A fault where a prompt that was sent as it is was lost twice, and nothing can have pushed it out."""
+    if len(seen.of(KEPT)) < 3 or not _has_no_front(seen) or _may_be_pushed_out(seen):
+        return None
+    finding = (
+        "What was found at once is not found some seconds later, though nothing stands in front of it and the pool has room: its "
+        "identity changes with time (a salt that does), or something empties the cache."
+    )
+    return Verdict("front", FAULT, STRONG, finding, (*_front_evidence(seen), _kept_line(seen)), ASK_ITSELF)
+
+
+def _may_be_pushed_out(seen: Observations) -> bool:
+    """Whether what the probe and others sent until then may fill the pool."""
+    until_s = max((one.at_s for one in seen.of(KEPT)), default=0.0)
+    pool, own = seen.facts.pool_tokens, sum(one.length or 0 for one in seen.sent if one.at_s <= until_s)
+    return pool is None or seen.foreign_queries is None or own + seen.foreign_queries > pool // 2
 
 
 def bos(seen: Observations) -> Verdict | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from labs.probe.flags import flag
 from labs.probe.observation import Observations
-from labs.probe.rules.words import count
+from labs.probe.rules.words import count, numbers
 from labs.probe.verdict import CERTAIN, EXPECTED, FAULT, FINE, STRONG, Verdict
 
 USUAL_PROMPT = 1_000  # tokens, where the person names no length
@@ -34,8 +34,8 @@ def pool(seen: Observations) -> Verdict | None:
     more = f"{flag('pool', seen.facts)}; or fewer different prompts at a time."
     if announced and own and announced < MIN_PROMPTS * own:
         finding = (
-            f"The pool holds {announced:,} tokens, {count(announced // own, 'prompt')} of {own:,}: others push a prompt out "
-            "before it comes again."
+            f"The pool holds {announced:,} tokens, {count(announced // own, 'prompt')} of {own:,}: with more than that in "
+            "turn, each is pushed out before it comes again."
         )
         return Verdict("pool", FAULT, CERTAIN, finding, said, more)
     if announced and own is None and announced < MIN_PROMPTS * USUAL_PROMPT:
@@ -44,12 +44,12 @@ def pool(seen: Observations) -> Verdict | None:
             finding = f"The pool holds {announced:,} tokens, less than one request may have ({most:,})."
             return Verdict("pool", FAULT, CERTAIN, finding, said, more)
         if seen.is_kept is False and seen.hitting_repeats:
-            finding = f"The pool holds {announced:,} tokens, and what is some seconds old is lost: others push it out."
-            return Verdict("pool", FAULT, CERTAIN, finding, said, more)
+            finding = f"The pool holds {announced:,} tokens, and what is some seconds old is lost: what came between pushes it out."
+            return Verdict("pool", FAULT, STRONG, finding, said, more)
     if not seen.rungs or not seen.hitting_repeats:
         return None
     lines = tuple(
-        f"after {rung.tokens_between:,} tokens of others: {rung.cached or 0:,} of {rung.length:,} cached" for rung in seen.rungs
+        f"after {rung.tokens_between:,} tokens of others: {numbers([rung.cached])} of {rung.length:,} cached" for rung in seen.rungs
     )
     last = seen.rungs[-1]
     if last.cached:

@@ -6,10 +6,12 @@ from collections import Counter
 
 from labs.probe.flags import flag
 from labs.probe.observation import Observations
+from labs.probe.rules.kept_replies import are_kept
 from labs.probe.rules.timing import tells_reuse, times_line
 from labs.probe.rules.words import count, numbers
-from labs.probe.sent import CHAT, Sent
+from labs.probe.sent import CHAT, SALTED_CHAT, Sent
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
+from labs.servers.server_facts import ServerFacts
 from labs.servers.server_reply import ABSENT, REPORTED, Usage
 
 MAX_SHOWN = 3  # requests quoted as evidence
@@ -21,6 +23,10 @@ def replies(seen: Observations) -> Verdict | None:
     """Whether requests are answered at all; one that was turned away and answered a moment later is."""
     turned = f"turned away as the server was busy: {count(seen.num_turned_away, 'time')}, and sent again a moment later"
     if not seen.failures:
+        if not seen.sent and seen.stopped:
+            finding = "No question was answered before the probe's limit was met: what is said here the server says of itself."
+            next_step = "Give it more time, or requests: --max-seconds, --max-requests."
+            return Verdict("replies", CANNOT_TELL, CERTAIN, finding, (seen.stopped,), next_step)
         if not seen.num_turned_away:
             return None
         finding = "The server was too busy at times, and answered a moment later."
@@ -39,7 +45,7 @@ def replies(seen: Observations) -> Verdict | None:
 
 def usage(seen: Observations) -> Verdict | None:
     """Whether replies say how many tokens were found in the cache."""
-    sent = [one for one in seen.sent if one.native_cached is None and one.purpose != CHAT]
+    sent = [one for one in seen.sent if one.native_cached is None and one.purpose not in (CHAT, SALTED_CHAT)]
     asked = [one.usage for one in seen.sent if one.native_cached is None]
     if not asked:
         return None
@@ -68,8 +74,16 @@ def _partly_reported(seen: Observations, sent: list[Sent], evidence: tuple[str, 
         return Verdict(
             "usage", EXPECTED, STRONG, finding, evidence, "Count a missing number as 0 on this server, and on no other."
         )
-    finding = "Some replies say how many tokens were found, others do not: servers of different settings answer here."
-    return Verdict("usage", FAULT, STRONG, finding, evidence, f"On each of them: {flag('usage', seen.facts)}.")
+    in_chat = {one.usage.state for one in seen.of(CHAT, SALTED_CHAT)}
+    if {one.usage.state for one in sent} == {REPORTED} and REPORTED not in in_chat:
+        finding = "Completions say how many tokens were found, chat replies do not: something drops it from chat."
+        next_step = "Look at the gateway; or another server answers chat, with other settings."
+        return Verdict("usage", FAULT, STRONG, finding, evidence, next_step)
+    finding = (
+        "Some replies say how many tokens were found, others do not: servers of different settings answer here, or something on "
+        "the way drops it at times."
+    )
+    return Verdict("usage", FAULT, STRONG, finding, evidence, f"Ask each server itself; there {flag('usage', seen.facts)}.")
 
 
 def _other_witnesses(seen: Observations) -> tuple[str, ...]:
@@ -85,6 +99,8 @@ def metrics(seen: Observations) -> Verdict | None:
     facts = seen.facts
     if facts.has_counters:
         return Verdict("metrics", FINE, CERTAIN, "/metrics counts tokens looked up and found.", ())
+    if facts.metrics_trouble:
+        return _unread_metrics(facts)
     finding = (
         "/metrics answers, without counters of tokens found."
         if facts.has_metrics
@@ -93,6 +109,16 @@ def metrics(seen: Observations) -> Verdict | None:
     if facts.kind == "openai":
         return Verdict("metrics", CANNOT_TELL, CERTAIN, finding, (), f"{flag('metrics', facts)}.")
     return Verdict("metrics", FAULT, CERTAIN, finding, (), f"{flag('metrics', facts)}.")
+
+
+def _unread_metrics(facts: ServerFacts) -> Verdict:
+    """There is a /metrics, and this client could not read it."""
+    finding = "/metrics could not be read from here: whether the server counts what it finds is unknown."
+    if facts.is_metrics_broken and facts.kind != "openai":
+        next_step = "Look into the log of the server, and of whatever stands before it."
+        return Verdict("metrics", FAULT, STRONG, finding, (facts.metrics_trouble,), next_step)
+    next_step = "Read it at the server itself, or let it through to whoever judges the cache."
+    return Verdict("metrics", CANNOT_TELL, CERTAIN, finding, (facts.metrics_trouble,), next_step)
 
 
 def stream(seen: Observations) -> Verdict | None:
@@ -119,10 +145,11 @@ def stream(seen: Observations) -> Verdict | None:
             evidence,
             "Something on the way drops the last chunk, whose choices are empty: look at the gateway.",
         )
-    finding = "Streams report what replies in one piece do, when the request asks for it; without that they say nothing."
-    return Verdict(
-        "stream", FINE, CERTAIN, finding, evidence, "" if streamed.state == REPORTED else f"{flag('stream', seen.facts)}."
-    )
+    if streamed.state == ABSENT:
+        finding = "Neither streams nor replies in one piece carry usage: what was found is unknown from both."
+        return Verdict("stream", CANNOT_TELL, CERTAIN, finding, evidence)
+    finding = "Streams report what replies in one piece do, when the request asks for it."
+    return Verdict("stream", FINE, CERTAIN, finding, evidence)
 
 
 def impossible(seen: Observations) -> Verdict | None:
@@ -159,7 +186,7 @@ def witnesses(seen: Observations) -> Verdict | None:
         )
         next_step = f"{side} less. Do not judge by it until you know who is wrong; compare with repeats' times."
         return Verdict("witnesses", FAULT, STRONG, finding, (*shown, says), next_step)
-    if seen.known_repeats and not seen.hitting_repeats and tells_reuse(seen):
+    if seen.known_repeats and not seen.hitting_repeats and tells_reuse(seen) and not are_kept(seen):
         finding = "Nothing reports a hit, yet repeats are answered sooner than new prompts of the same length."
         evidence = (f"repeats: {numbers(one.cached for one in seen.known_repeats)} cached", times_line(seen))
         next_step = "A cache that nobody counts may answer (a gateway's, a lower tier): ask the server itself."

@@ -5,12 +5,15 @@ from __future__ import annotations
 from labs.probe.explanation import Explanation
 from labs.probe.flags import flag
 from labs.probe.observation import Observations
+from labs.probe.rules.copies import num_copies
+from labs.probe.rules.kept_replies import are_kept
 from labs.probe.rules.words import cached_by_length, control, count, numbers
 from labs.probe.sent import LADDER, SHARED, STAIRCASE
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 from labs.theory import drafter_loss
 
 LARGE_UNIT = 256  # tokens: shorter prompts are common
+MANY_SHARES = 6  # fronts: of two caches that whole prompts are sent to by chance, one alone would have to meet all
 RESERVE = 8  # tokens under the server's limit that the probe's longest prompts leave
 
 
@@ -41,7 +44,7 @@ def unit(seen: Observations) -> Verdict | None:
 def _without_hits(seen: Observations, evidence: tuple[str, ...]) -> Verdict | None:
     """Nothing was found: is any prompt long enough, and are the person's?"""
     announced, facts, longest = seen.facts.unit_size, seen.facts, seen.longest_repeat
-    if not seen.known_repeats or not seen.is_looked_up:
+    if not seen.known_repeats or not seen.is_looked_up or are_kept(seen):
         return None
     if announced is not None:
         own = _own_prompts(seen, Explanation(announced, bool(facts.has_drafter)), evidence)
@@ -88,8 +91,15 @@ def _own_prompts(seen: Observations, found: Explanation, evidence: tuple[str, ..
         )
         sure = CERTAIN if found.unit == seen.facts.unit_size else STRONG
         return Verdict("unit", FAULT, sure, finding, evidence, next_step)
-    finding = f"Hits are multiples of {found.unit:,}{beside}: a repeat of your {length:,} tokens can find {possible:,}."
-    return Verdict("unit", FINE, STRONG, finding, evidence)
+    own = seen.own_repeats
+    if not own:
+        finding = f"Hits are multiples of {found.unit:,}{beside}: a repeat of your {length:,} tokens can find {possible:,}."
+        return Verdict("unit", FINE, WEAK, f"{finding} None so long was sent.", evidence)
+    if all(seen.falls_short(one) for one in own) or any(one.num_ids and one.length < one.num_ids for one in own):
+        return None  # less than that, or cut: other rules tell it
+    most = max(one.cached for one in own)
+    finding = f"Hits are multiples of {found.unit:,}{beside}: a repeat of your {length:,} tokens finds {most:,}."
+    return Verdict("unit", FINE, STRONG, finding, (*evidence, *cached_by_length(own)))
 
 
 def _measured(seen: Observations, found: Explanation, evidence: tuple[str, ...]) -> Verdict:
@@ -146,33 +156,43 @@ def drafter(seen: Observations) -> Verdict | None:
 
 def shared(seen: Observations) -> Verdict | None:
     """Whether the front of a known prompt is found under another tail, and not whole prompts alone."""
-    found = seen.explanation
-    sent = [one for one in seen.of(SHARED) if one.matched is not None and one.cached is not None and one.length]
-    if found is None or len(sent) < 2 or not seen.is_steady or seen.new_prompts.are_found:
+    shares = seen.shares
+    if len(shares) < 2 or not seen.is_steady or seen.new_prompts.are_found:
         return None
-    # What stands in front of each prompt is shared as well.
-    possible = [found.hits(one.matched + one.length - (one.num_ids or one.length), one.length) for one in sent]
+    matched, num_short = next(one.matched for one in seen.of(SHARED) if one.matched), sum(one < most for one, most in shares)
     evidence = (
-        f"{count(sent[0].matched, 'token')} shared, then another tail: {numbers(one.cached for one in sent)} cached, {possible[0]:,} possible",
+        f"{count(matched, 'token')} shared, then another tail: {numbers(found for found, _ in shares)} cached, "
+        f"{shares[0][1]:,} possible",
     )
-    if all(one.cached < most for one, most in zip(sent, possible)):
+    alone = "ask the server itself, and each replica by itself."
+    if num_short == len(shares):
         finding = "Whole prompts are found, shared fronts are not: what agents and system prompts live on is missing."
         next_step = (
-            "A salt per prompt, a cache of whole replies, or a model whose state is kept at the end alone does "
-            "this: ask the server itself."
+            "A salt per prompt, a router that sends each whole prompt to a replica of its own, a cache of whole replies, or a "
+            f"model whose state is kept at the end alone does this: {alone}"
         )
         return Verdict("shared", FAULT, STRONG, finding, evidence, next_step)
-    return Verdict("shared", FINE, STRONG, "A shared front is found under another tail.", evidence)
+    if num_short > 1:
+        finding = (
+            f"Shared fronts are found at times alone ({len(shares) - num_short} of {len(shares)}), whole prompts always: requests "
+            "are sent by their whole prompt to one of several caches."
+        )
+        return Verdict("shared", FAULT, STRONG, finding, evidence, f"Route by the front, the user or the session; {alone}")
+    if num_short:
+        finding = f"One shared front of {len(shares)} was not found: a miss may be anything's."
+        return Verdict("shared", CANNOT_TELL, WEAK, finding, evidence, f"Ask again; if that happens again, {alone}")
+    sure = STRONG if len(shares) >= MANY_SHARES else WEAK
+    return Verdict("shared", FINE, sure, "A shared front is found under another tail.", evidence)
 
 
 def strangers(seen: Observations) -> Verdict | None:
     """Whether prompts that nobody sent before are found: then the rate is too good to be true."""
-    if not seen.new_prompts.are_found:
-        return None
+    if not seen.new_prompts.are_found or num_copies(seen):
+        return None  # a copy of each request came before it, and was found: the hits are real
     known = [one for one in seen.new_prompts.sent if one.cached is not None]
     finding = (
         f"Prompts that nobody sent before are found ({len(seen.new_prompts.strangers)} of {len(known)}): hits are reported "
-        "that cannot be."
+        "that cannot be, or a copy of each request is sent before it."
     )
     next_step = "Who reports them? Compare usage with the counters, and ask the server without a gateway in front."
     return Verdict("strangers", FAULT, STRONG, finding, (control(known),), next_step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from labs.probe import sent as kinds
+from labs.probe.at_once import AtOnce
 from labs.probe.explanation import Explanation
 from labs.probe.observation import Observations, Streamed
 from labs.probe.sent import Sent
@@ -48,6 +49,8 @@ def sight(facts=VLLM, law=None, *, burst_hits=None, **fields):
         number += 1
         found = [hits(length * bool(turn), length) for turn in range(6)] if burst_hits is None else burst_hits
         seen.sent += [sent(kinds.BURST, number, turn, length, cached) for turn, cached in enumerate(found)]
+    if law is not None and burst_hits is None:
+        together(seen, number, 6, *[hits(length, length)] * 4, length=length)
     seen.sent += [sent(kinds.SHARED, number + 1, 0, 4 * length, 0)]
     seen.sent += [
         sent(kinds.SHARED, number + 1 + tail, 0, 4 * length, hits(3 * length, 4 * length), matched=3 * length) for tail in (1, 2)
@@ -64,6 +67,14 @@ def sight(facts=VLLM, law=None, *, burst_hits=None, **fields):
     total = sum(one.length for one in seen.sent), sum(one.cached for one in seen.sent)
     seen.first_reading, seen.last_reading = CounterReading(0, 0, "lookups"), CounterReading(*total, "lookups")
     return seen
+
+
+def together(seen, prompt, turn, *found, length=257):
+    """A known prompt several times at once, of which each finds so much."""
+    fields = {"at_s": 1.0, "seconds": 0.1, "counted": kinds.UNKNOWN}  # the counters' account is of all together
+    group = tuple(sent(kinds.TOGETHER, prompt, turn + at, length, cached, **fields) for at, cached in enumerate(found))
+    seen.sent += group
+    seen.at_once.append(AtOnce(group))
 
 
 def with_times(seen, repeat_s, control_s):

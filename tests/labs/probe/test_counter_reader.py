@@ -92,3 +92,33 @@ def test_counters_that_are_not_there_or_fail_are_unknown():
     assert reader.read() == UNKNOWN and client.num_read == 0 and not seen.rereadings
     reader, _, seen = reader_of(None, facts=SGLANG)
     assert reader.read() == UNKNOWN and seen.gauge is None
+
+
+def test_hits_that_a_reply_tells_are_waited_for_but_not_for_ever(monkeypatch):
+    reader, client, _ = reader_of(100)
+    before, hits = reader.before(is_counted=True), [0, 0, 64]
+
+    def get(path, *, timeout_s):
+        found = hits.pop(0) if len(hits) > 1 else hits[0]
+        client.num_read += 1
+        text = f"vllm:prefix_cache_queries_total 165\nvllm:prefix_cache_hits_total {found}\n"
+        return SimpleNamespace(status_code=200, text=text)
+
+    monkeypatch.setattr(client, "get", get)
+    assert reader.growth(before, 65, found=64).hits == 64
+    for _ in range(MAX_UNSETTLED):
+        num_read = client.num_read
+        assert reader.growth(before, 65, found=65).hits == 64 and client.num_read > num_read + 1
+    num_read = client.num_read
+    assert reader.growth(before, 65, found=65).hits == 64 and client.num_read == num_read + 1
+
+
+def test_a_request_on_another_connection_is_counted_there_and_what_lay_between_two_connections_is_kept():
+    reader, client, seen = reader_of(100, 165, 165)
+    reader.growth(reader.before(is_counted=True), 65)
+    other = FakeClient(7_000, 7_065)
+    before = reader.before(is_counted=True, client=other)
+    assert reader.growth(before, 65, other).queries == 65 and other.num_read == 2
+    assert reader.before(is_counted=True).queries == 165 and seen.num_falls == 0
+    assert [(earlier.queries, later.queries) for earlier, later in seen.neighbors] == [(165, 7_000), (7_065, 165)]
+    assert seen.is_jumping, "nothing was sent between these readings"

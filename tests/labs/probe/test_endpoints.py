@@ -63,8 +63,9 @@ def test_sglang_s_own_endpoint_tells_what_it_found_apart_from_usage_and_takes_no
     endpoints.use_native()
     answer = endpoints.answer(client, {"prompt": [1, 2, 3], "cache_salt": "s"}, 3)
     assert (answer.reply.usage.cached_tokens, answer.native_cached) == (None, 2)
-    endpoints.answer(client, {"prompt": "a b c"}, 3)
+    endpoints.answer(client, {"prompt": "a b c", "max_tokens": 16}, 3)
     endpoints.answer(client, messages_of("hello"), 1)
     (_, ids), (_, text), _ = client.sent
     assert [path for path, _ in client.sent] == [GENERATE, GENERATE, CHATS]
+    assert [body["sampling_params"]["max_new_tokens"] for body in (ids, text)] == [1, 16]
     assert (ids["input_ids"], ids["cache_salt"], text["text"]) == ([1, 2, 3], "s", "a b c") and "cache_salt" not in text

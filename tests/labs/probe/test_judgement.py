@@ -45,7 +45,8 @@ def test_verdicts_come_worst_first_and_of_equals_the_surest_first():
 
 
 def test_a_probe_that_saw_nothing_is_judged_too():
-    assert verdict(Observations(VLLM, "ids"), "caching") == ("cannot tell", "weak")
+    assert verdict(Observations(replace(VLLM, is_caching=None), "ids"), "caching") == ("cannot tell", "weak")
+    assert verdict(Observations(VLLM, "ids"), "caching") == ("fine", "certain"), "the configuration says it"
 
 
 def test_every_fault_says_what_to_do_next_and_on_what_evidence():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import httpx
+
 from labs.servers import counter_watch
 from labs.servers.counter_watch import CounterWatch
 from tests.labs.servers.fake_server import FakeServer
@@ -89,3 +91,46 @@ def test_a_restarted_server_and_a_failing_page_are_unknown_for_once(monkeypatch)
     assert not watch.after(20).reading.is_known
     fake.has_metrics = False
     assert not watch.after(20).reading.is_known and not watch.is_known
+
+
+class LateHits:
+    """/metrics with these readings, one after the other: (queries, hits); then the last."""
+
+    def __init__(self, *readings):
+        self.readings, self.num_read = readings, 0
+
+    def get(self, path, *, timeout_s):
+        queries, hits = self.readings[min(self.num_read, len(self.readings) - 1)]
+        self.num_read += 1
+        return httpx.Response(200, text=f"vllm:prefix_cache_queries_total {queries}\nvllm:prefix_cache_hits_total {hits}\n")
+
+
+def test_hits_that_a_reply_tells_are_waited_for_when_the_lookups_have_landed():
+    watch = CounterWatch(LateHits((0, 0), (40, 0), (40, 0), (40, 32)))
+    assert watch.after(40, 32).reading.hits == 32
+    watch = CounterWatch(LateHits((0, 0), (40, 0), (40, 32)))
+    assert (watch.after(40).reading.hits, watch._client.num_read) == (0, 2), "a miss is not waited for"
+
+
+def test_hits_that_never_come_are_waited_for_a_few_times_only(monkeypatch):
+    monkeypatch.setattr(counter_watch, "HITS_WAIT_S", 0.02)
+    client = LateHits((0, 0))
+    watch = CounterWatch(client)
+    for number in range(1, counter_watch.MAX_SHORT + 2):
+        client.readings, client.num_read = ((40 * number, 0),), 0
+        assert watch.after(40, 32).reading.hits == 0
+        assert (client.num_read > 1) == (number <= counter_watch.MAX_SHORT)
+
+
+def test_a_counter_that_fell_is_told_and_what_spans_the_fall_is_unknown_even_when_it_has_grown_past_the_mark():
+    watch = CounterWatch(LateHits((100, 0), (40, 0), (400, 0), (440, 0)))
+    fallen = watch.after(40)
+    assert fallen.is_fallen and not fallen.reading.is_known and not fallen.num_late
+    assert watch.after(360).reading.queries == 360, "what is sent afterwards is known again"
+    series = watch.since_mark()
+    assert not series.grown.is_known and not series.is_fallen and not series.num_late, "440 is not 340 more than 100"
+
+
+def test_a_fall_between_two_marks_is_told_once():
+    watch = CounterWatch(LateHits((100, 0), (40, 0)))
+    assert [watch.since_mark().is_fallen for _ in range(2)] == [True, False]

@@ -64,7 +64,7 @@ def sse(*lines: str) -> httpx.Response:
         (httpx.Response(200, text="<html>busy</html>", headers={"content-type": "text/html"}), r"no JSON \(text/html\)"),
         (httpx.Response(200, text="[" * 100_000), "no JSON"),
         (httpx.Response(200, json=[1]), "JSON that is no object"),
-        (httpx.Response(302, headers={"location": "http://elsewhere"}), "302: it sends elsewhere, which is not followed"),
+        (httpx.Response(302, headers={"location": "http://elsewhere"}), "302: it sends to http://elsewhere, which is not followed"),
         (httpx.ReadError("reset"), "closed the connection in the middle"),
         (httpx.RemoteProtocolError("illegal status line"), "something that is no HTTP"),
         (httpx.RemoteProtocolError("Server disconnected without sending a response."), "closed the connection in the middle"),
@@ -248,3 +248,42 @@ def test_connections_are_used_again():
             ports.add(id(connection))
         assert len(ports) == 1
         client.close()
+
+
+@pytest.mark.parametrize("quoted", ["me", "pass word", "me:pass word", "Basic bWU6cGFzcyB3b3Jk and so on", "pass%20word"])
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_login_that_a_server_quotes_is_cut_out(quoted, status):
+    answer = httpx.Response(status, json={"error": {"message": f"refused: ({quoted})"}})
+    address = ServerAddress.of("http://me:pass%20word@host:1")
+    client = ServerClient(address, transport=httpx.MockTransport(lambda request: answer))
+    with pytest.raises(ServerRefused, match=r"refused: \(.*…") as caught:
+        client.compute("/v1/completions", BODY)
+    text = str(caught.value)
+    assert not any(secret in text for secret in ("pass", "bWU6", "(me"))
+
+
+def test_a_redirect_says_where_to_without_its_query():
+    answer = httpx.Response(307, headers={"location": f"https://login.example/start?key={KEY}"})
+    assert "307: it sends to https://login.example/start, which is not followed" in str(failure(answer))
+
+
+def test_a_busy_server_s_wish_is_read():
+    refused = failure(httpx.Response(503, headers={"retry-after": "7"}))
+    assert isinstance(refused, ServerRefused) and refused.retry_after_s == 7
+
+
+def test_a_reply_that_the_runs_own_end_cuts_says_so():
+    cut = str(failure(lambda _: httpx.Response(200, stream=Drip()), timeout_s=5.0, max_seconds=0.01))
+    assert "in time: the 0 s were over that this run may take" in cut
+    assert "were over" not in str(failure(httpx.ReadTimeout("slow"), timeout_s=0.1))
+
+
+def test_readings_end_too_when_the_run_is_long_over(monkeypatch):
+    from labs.servers import server_client
+
+    monkeypatch.setattr(server_client, "MAX_OVERTIME_S", 0.02)
+    client = client_of(httpx.Response(200, json={}), max_seconds=0.01)
+    client.get("/metrics")
+    time.sleep(0.05)
+    with pytest.raises(LimitReached, match="the most it may take"):
+        client.get("/metrics")

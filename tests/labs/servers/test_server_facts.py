@@ -54,6 +54,12 @@ def test_a_vllm_tells_its_version_block_pool_and_reset():
     assert facts.title == "vLLM 0.32.0" and facts.pool_tokens % 32 == 0 and facts.max_model_len == 4096
 
 
+def test_a_vllm_asked_for_a_longer_unit_of_hits_is_served_in_that_unit():
+    page = (GOLDEN / "vllm-0.32.0-cpu/metrics.txt").read_text(encoding="utf-8")
+    longer = page.replace('prefix_match_unit="None"', 'prefix_match_unit="64"')
+    assert facts_of({"/v1/models": models("vllm"), "/metrics": (200, longer)}).unit_size == 64
+
+
 def test_an_sglang_tells_its_page_from_server_info_or_else_from_its_metrics():
     page = (GOLDEN / "sglang-0.5.23-cpu/metrics.txt").read_text(encoding="utf-8")
     info = {"version": "0.5.23", "page_size": 16, "max_total_num_tokens": 20000, "disable_radix_cache": True, "api_key": "hidden"}
@@ -121,3 +127,40 @@ def test_finding_facts_computes_nothing_and_resets_nothing():
         client = fake.client()
         find_facts(client)
         assert client.num_sent == 0 and fake.requests == [] and fake.refusals_of_reset == 99 and "/flush_cache" not in fake.paths
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_server_without_a_list_is_asked_for_the_model_that_a_person_names(status):
+    facts = facts_of({"/v1/models": (status, "")}, "mine")
+    assert (facts.model, facts.num_models, facts.kind) == ("mine", 0, "openai")
+    with pytest.raises(TargetUnavailable, match="or --model NAME where a server has no list"):
+        facts_of({"/v1/models": (status, "")})
+
+
+def test_a_list_that_fails_is_no_missing_one():
+    with pytest.raises(TargetUnavailable, match="answered /v1/models with 500"):
+        facts_of({"/v1/models": (500, "")}, "mine")
+
+
+@pytest.mark.parametrize(
+    "reply, words, is_broken",
+    [
+        ((404, ""), "", False),
+        ((401, ""), "answered /metrics with 401: it wants a key", False),
+        ((403, ""), "answered /metrics with 403: it is closed", False),
+        ((503, ""), "answered /metrics with 503: it is busy, or down", False),
+        ((307, ""), "answered /metrics with 307: it sends elsewhere", False),
+        ((500, ""), "answered /metrics with 500", True),
+        ((200, "vllm:prefix_cache_queries_total{"), "no page of Prometheus metrics", True),
+    ],
+)
+def test_metrics_that_cannot_be_read_are_not_missing(reply, words, is_broken):
+    facts = facts_of({"/v1/models": models("vllm"), "/metrics": reply})
+    assert not facts.has_metrics and facts.is_metrics_broken is is_broken
+    assert words in facts.metrics_trouble and bool(words) == bool(facts.metrics_trouble)
+
+
+def test_a_release_without_counters_is_told_to_be_too_old():
+    for version, words in (("0.7.3", "from 0.8 on"), ("0.8.0", "--disable-log-stats")):
+        facts = facts_of({"/v1/models": models("vllm"), "/version": (200, {"version": version})})
+        assert words in ServerFlags.of(facts).counters

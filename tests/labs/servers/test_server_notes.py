@@ -29,3 +29,11 @@ def test_each_record_gets_the_notes_of_its_own_lab_and_what_is_always_true():
     notes.add("of the second lab")
     assert notes.take() == ("no reset", "of the second lab")
     assert notes.take() == ("no reset",)
+
+
+def test_counters_that_fell_are_told_with_what_that_means():
+    notes = ServerNotes()
+    notes.fell(), notes.fell()
+    (line,) = notes.take()
+    assert "fell 2 times" in line and "restarted, with an empty cache, or another replica" in line
+    assert notes.take() == ()

@@ -60,8 +60,9 @@ def test_vllms_captured_replies_are_read():
     reply = ServerReply.of_json(json.loads(_section("vllm-0.32.0-cpu/replies.txt", "## return_token_ids")), 0.5, "shown")
     assert reply.output_token_ids == (7042,) and reply.prompt_token_ids == (504, 3575, 282, 4649, 314)
     assert (reply.usage.prompt_tokens, reply.usage.cached_tokens, reply.finish_reason, reply.text) == (5, 0, "length", " Paris")
+    assert reply.reply_id.startswith("cmpl-"), "its name, which no other reply has"
     hit = ServerReply.of_json(json.loads(_section("vllm-0.32.0-cpu/replies.txt", "## completion hit")), 0.5, "shown")
-    assert hit.usage.cached_tokens == 192 and hit.output_token_ids is None
+    assert hit.usage.cached_tokens == 192 and hit.output_token_ids is None and hit.reply_id != reply.reply_id
 
 
 def test_sglangs_own_reply_is_read():
@@ -69,7 +70,7 @@ def test_sglangs_own_reply_is_read():
     body = json.loads(next(line for line in lines if line.startswith('200 {"text"')).removeprefix("200 "))
     reply = ServerReply.of_generate(body, 0.1, 0.2, "shown")
     assert (reply.usage.prompt_tokens, reply.usage.cached_tokens, reply.output_token_ids) == (200, 199, (4055,))
-    assert (reply.finish_reason, reply.ttft_s, reply.e2e_s) == ("length", 0.1, 0.2)
+    assert (reply.finish_reason, reply.ttft_s, reply.e2e_s) == ("length", 0.1, 0.2) and len(reply.reply_id) == 32
     with pytest.raises(TargetError, match="without meta_info"):
         ServerReply.of_generate({"text": "x"}, 0.1, 0.2, "shown")
 

@@ -189,3 +189,11 @@ def test_every_target_of_a_run_shares_the_one_cache():
     opened().complete(list(range(60)))
     assert opened().complete(list(range(60))).num_cached_tokens == 48
     opened.close()
+
+
+def test_metrics_that_are_closed_to_us_are_told_with_their_answer():
+    fake = FakeServer()
+    transport = httpx.MockTransport(lambda request: httpx.Response(401) if request.url.path == "/metrics" else fake(request))
+    server = OpenServer(fake.run(), transport)
+    (note,) = [one for one in server.notes() if "/metrics" in one]
+    assert "could not be read" in note and note.endswith("answered /metrics with 401: it wants a key")

@@ -29,6 +29,31 @@ class PrependCounter(Gateway):
             body["prompt"] = f"request {number % 90 + 10} {body['prompt']}"
 
 
+class CutFronts(Gateway):
+    """Of prompts of ids only the last `most` are passed on."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def change_request(self, path: str, body: dict[str, Any]) -> None:
+        if path == COMPLETIONS and isinstance(body["prompt"], list):
+            body["prompt"] = body["prompt"][-self._most :]
+
+
+class CountInTheMiddle(Gateway):
+    """The id behind the first `kept` of a prompt is another one each time. No ids are told."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept, self._numbers = kept, itertools.count(500)
+
+    def change_request(self, path: str, body: dict[str, Any]) -> None:
+        if path == COMPLETIONS and isinstance(body["prompt"], list) and len(body["prompt"]) > self._kept:
+            body["prompt"][self._kept] = next(self._numbers)
+
+    def change_reply(self, path: str, body: dict[str, Any]) -> None:
+        hide_ids(body)
+
+
 class PrependClock(Gateway):
     """A clock of `tick_s` stands in front of prompts of ids: repeats at once find, later ones do not. No ids are told."""
 

@@ -32,9 +32,13 @@ class Gateway:
 
     servers: Sequence[str] = ()
     hidden: tuple[str, ...] = ()  # paths that answer 404
+    connection = 0  # of the request under way: the client's port
 
     def server_for(self, path: str) -> str:
         return self.servers[0]
+
+    def ended(self, server: str) -> None:
+        """A server has answered."""
 
     def change_request(self, path: str, body: dict[str, Any]) -> None:
         """Change a request's JSON object in place."""
@@ -90,6 +94,7 @@ def _app(gateway: Gateway) -> Starlette:
         if path in gateway.hidden:
             return JSONResponse({"detail": "Not Found"}, 404)
         body = json.loads(content) if content else None
+        gateway.connection = request.client.port
         if isinstance(body, dict):
             refusal = gateway.refuse(path, body)
             if refusal is not None:
@@ -97,8 +102,11 @@ def _app(gateway: Gateway) -> Starlette:
             gateway.change_request(path, body)
             content = json.dumps(body).encode()
         headers = {name: value for name, value in request.headers.items() if name in ("authorization", "content-type")}
-        url = gateway.server_for(path) + path
-        reply = await request.app.state.client.request(request.method, url, content=content, headers=headers)
+        server = gateway.server_for(path)
+        try:
+            reply = await request.app.state.client.request(request.method, server + path, content=content, headers=headers)
+        finally:
+            gateway.ended(server)
         headers = {name: value for name, value in reply.headers.items() if name in ("content-type", "server")}
         return Response(_changed(gateway, path, reply), reply.status_code, headers)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from tests.servers.gateways.gateway import COMPLETIONS, Gateway, hide_ids
+from tests.servers.gateways.gateway import CHATS, COMPLETIONS, Gateway, hide_ids
 
 
 class StripUsage(Gateway):
@@ -41,6 +41,14 @@ class ReportCached(Gateway):
         usage = body.get("usage")
         if isinstance(usage, dict):
             usage["prompt_tokens_details"] = {"cached_tokens": max(0, self._share * (usage["prompt_tokens"] - self._less))}
+
+
+class HideDetailsInChat(Gateway):
+    """Chat replies do not tell what was found."""
+
+    def change_reply(self, path: str, body: dict[str, Any]) -> None:
+        if path == CHATS:
+            body["usage"]["prompt_tokens_details"] = None
 
 
 class KeepMetrics(Gateway):

@@ -18,6 +18,25 @@ class SaltEachRequest(Gateway):
             body["cache_salt"] = secrets.token_hex(8)
 
 
+class SaltEachConnection(Gateway):
+    """Every connection's requests share a salt of its own, but where they bring one."""
+
+    def change_request(self, path: str, body: dict[str, Any]) -> None:
+        if path in (COMPLETIONS, CHATS):
+            body.setdefault("cache_salt", f"of connection {self.connection}")
+
+
+class SaltLongPrompts(Gateway):
+    """Prompts of more ids than `longest` get a salt each."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+
+    def change_request(self, path: str, body: dict[str, Any]) -> None:
+        if path == COMPLETIONS and isinstance(body["prompt"], list) and len(body["prompt"]) > self._longest:
+            body["cache_salt"] = secrets.token_hex(8)
+
+
 class SaltByContent(Gateway):
     """The salt is the prompt's own hash: whole prompts are found again, shared fronts are not."""
 
@@ -31,6 +50,14 @@ class DropSalt(Gateway):
 
     def change_request(self, path: str, body: dict[str, Any]) -> None:
         body.pop("cache_salt", None)
+
+
+class DropSaltInChat(Gateway):
+    """The same in chat alone."""
+
+    def change_request(self, path: str, body: dict[str, Any]) -> None:
+        if path == CHATS:
+            body.pop("cache_salt", None)
 
 
 class MissOnce(Gateway):

@@ -60,6 +60,55 @@ def test_without_a_known_unit_long_prompts_must_have_missed():
     assert verdict(short, "identity") == ("fault", "weak")
 
 
+def by_connection(late=0, **fields):
+    """Repeats on the probe's own connection are found; on new ones, and after a pause, so many tokens."""
+    seen = sight(law=LAW, burst_hits=[0] * 4, **fields)
+    seen.sent += [sent(kinds.LATE, number, turn, 257, late * turn) for number in (70, 71) for turn in (0, 1)]
+    return seen
+
+
+def test_repeats_that_new_connections_never_find_show_an_identity_for_each_connection():
+    seen = by_connection()
+    assert verdict(seen, "identity") == ("fault", "strong") and faults(seen) == ["identity"]
+    assert "on new connections never" in text_of(seen, "identity") and "pause: 0, 0 cached" in text_of(seen, "identity")
+    assert verdict(by_connection(late=256), "identity") is None, "published late"
+    assert verdict(sight(law=LAW, burst_hits=[0, 0, 0, 256]), "identity") is None, "replicas"
+    assert verdict(sight(law=LAW, burst_hits=[0, 0]), "identity") is None, "too few"
+
+
+def salted_in_chat(*found):
+    seen = sight(law=LAW)
+    salts = (kinds.NO_SALT, kinds.OWN_SALT, kinds.NO_SALT)
+    seen.sent += [
+        sent(kinds.SALTED_CHAT, 700, turn, 300, cached, salt=salt, counted=kinds.UNKNOWN) for turn, (cached, salt) in enumerate(zip(found, salts))
+    ]
+    return seen
+
+
+@pytest.mark.parametrize(
+    "found, expected, words",
+    [
+        ((0, 0, 288), "fine", "In chat too"),
+        ((0, 288, 288), "fault", "In chat a cache_salt separates nothing"),
+        ((96, 0, 288), "fine", "In chat too"),
+        ((0, 0, 0), "fine", "Whether it does in chat was not seen"),
+        ((), "fine", "Whether it does in chat was not seen"),
+        ((0, None, 288), "fine", "Whether it does in chat was not seen"),
+    ],
+)
+def test_that_a_salt_separates_in_chat_is_said_where_it_was_seen(found, expected, words):
+    seen = salted_in_chat(*found)
+    assert verdict(seen, "salts") == (expected, "strong") and words in text_of(seen, "salts")
+
+
+def test_a_salt_that_is_dropped_from_chat_is_told_where_completions_refuse_one():
+    seen = salted_in_chat(0, 288, 288)
+    seen.sent = [one for one in seen.sent if one.purpose != kinds.SALTED or one.salt == kinds.NO_SALT]
+    assert verdict(seen, "salts") == ("fault", "strong")
+    seen.sent = [one for one in seen.sent if one.purpose != kinds.SALTED_CHAT]
+    assert verdict(seen, "salts") == ("cannot tell", "weak")
+
+
 def test_a_salt_that_finds_what_was_sent_without_one_separates_nothing():
     seen = changed(sight(law=LAW), lambda one: replace(one, usage=usage(257, 256)) if one.turn else one, kinds.SALTED)
     assert verdict(seen, "salts") == ("fault", "strong")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from labs.probe.explanation import Explanation
+from labs.probe.sent import UNKNOWN
 from labs.servers.prefix_counters import CounterReading
-from tests.labs.probe.fake_sight import LAW, SGLANG, VLLM, changed, sight
+from tests.labs.probe.fake_sight import LAW, SGLANG, VLLM, changed, sight, usage
 from tests.labs.probe.verdicts import text_of, verdict
 
 
@@ -16,7 +17,27 @@ def test_other_peoples_traffic_is_told():
     seen.last_reading = CounterReading(own.queries + 900, own.hits, "lookups", num_checks=900)
     assert verdict(seen, "counters") == ("fine", "strong"), "a balancer's health checks, one token each"
     seen.last_reading = CounterReading(own.queries + 50_000, own.hits, "lookups")
-    assert verdict(seen, "counters") == ("expected", "strong") and "Others send" in text_of(seen, "counters")
+    assert verdict(seen, "counters") == ("expected", "strong") and "mix their traffic with this probe's" in text_of(seen, "counters")
+
+
+def test_counters_that_count_others_may_be_of_a_server_that_this_probe_never_met():
+    seen = sight(law=LAW)
+    own, found = seen.last_reading.queries, seen.last_reading.hits
+    changed(seen, lambda one: replace(one, counted=CounterReading(one.length + 640, 624)))
+    seen.last_reading = CounterReading(3 * own, found, "lookups")
+    assert verdict(seen, "counters") == ("expected", "strong") and "or in their place" in text_of(seen, "counters")
+    for hits in (found // 2, 3 * own - (own - found) // 2):  # fewer hits than its own, fewer misses than its own
+        seen.last_reading = CounterReading(3 * own, hits, "lookups")
+        assert verdict(seen, "counters") == ("expected", "strong") and "lack this probe's" in text_of(seen, "counters")
+
+
+def test_what_is_unknown_is_not_told_as_zero():
+    seen = sight(law=LAW)
+    seen.last_reading = CounterReading(seen.last_reading.queries + 50_000, 90_000, "lookups")
+    blind = changed(seen, lambda one: replace(one, usage=usage(one.length, None), counted=UNKNOWN))
+    assert "own unknown" in text_of(blind, "counters")
+    seen.sent[0] = replace(seen.sent[0], usage=usage(seen.sent[0].length, 16))
+    assert f"own 16 in the 1 of {len(seen.sent)} requests that tell" in text_of(seen, "counters")
 
 
 def test_counters_that_caught_up_late_are_told():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from labs.probe import sent as kinds
 from labs.probe.clock import Clock
-from tests.labs.probe.fake_sight import LAW, asked_once_more, behind, changed, sight, usage
+from tests.labs.probe.fake_sight import LAW, VLLM, asked_once_more, behind, changed, sight, usage
 from tests.labs.probe.verdicts import faults, text_of, verdict
 
 
@@ -57,6 +57,26 @@ def test_texts_that_miss_where_ids_hit_are_changed_on_their_way():
     assert verdict(seen, "front") == ("fault", "strong")
     changed(seen, lambda one: replace(one, usage=usage(600, 0)), kinds.KEPT)
     assert verdict(seen, "front") == ("cannot tell", "weak"), "what is so old may just be forgotten"
+
+
+def forgotten(num_later, **facts):
+    """Nothing that is some seconds old is found; asked for so many times."""
+    seen = sight(replace(VLLM, **facts), LAW)
+    for _ in range(num_later - 1):
+        asked_once_more(seen, kinds.TEXT, kinds.CHAT, kinds.KEPT)
+    return changed(seen, lambda one: replace(one, usage=usage(600, 0)), kinds.TEXT, kinds.CHAT, kinds.KEPT)
+
+
+def test_what_is_forgotten_without_a_front_or_a_full_pool_changes_its_identity_with_time():
+    seen = forgotten(2)
+    assert verdict(seen, "front") == ("fault", "strong") and "identity changes with time" in text_of(seen, "front")
+    assert "a pool that forgets" not in text_of(seen, "chat")
+    assert verdict(forgotten(1), "front") == ("cannot tell", "weak"), "one miss may be anything's"
+    assert "clock" not in text_of(forgotten(1), "front") and "salt that changes with time" in text_of(forgotten(1), "front")
+    assert verdict(forgotten(2, pool_tokens=9_000), "front") == ("cannot tell", "weak"), "the probe's own fill the pool"
+    assert "a pool that forgets so soon" in text_of(forgotten(2, pool_tokens=9_000), "front")
+    seen.last_reading = replace(seen.last_reading, queries=seen.last_reading.queries + 50_000)
+    assert verdict(seen, "front") == ("cannot tell", "weak"), "others may"
 
 
 def test_a_chat_template_that_writes_the_time_is_told_by_ids_counts_or_hits():

@@ -16,7 +16,9 @@ def test_a_pool_that_keeps_too_little_is_a_fault():
     assert verdict(seen, "pool") is None, "only --stress looks"
     seen.rungs = [Rung(1_024, 257, 0)]
     assert verdict(seen, "pool") == ("fault", "strong")
-    assert verdict(sight(replace(VLLM, pool_tokens=10_000), LAW, prompt_tokens=4_000), "pool") == ("fault", "certain")
+    seen = sight(replace(VLLM, pool_tokens=10_000), LAW, prompt_tokens=4_000)
+    assert verdict(seen, "pool") == ("fault", "certain")
+    assert "2 prompts of 4,000: with more than that in turn" in text_of(seen, "pool"), "nobody was seen to push any out"
 
 
 def test_a_pool_smaller_than_a_request_is_a_fault_without_stress():
@@ -27,7 +29,7 @@ def test_a_pool_smaller_than_a_request_is_a_fault_without_stress():
     assert verdict(sight(replace(VLLM, pool_tokens=6_000), LAW), "pool") is None, "usual prompts fit several times"
     seen = sight(replace(VLLM, pool_tokens=2_000, max_model_len=1_024), LAW)
     changed(seen, lambda one: replace(one, usage=usage(600, 0)), kinds.KEPT)
-    assert verdict(seen, "pool") == ("fault", "certain") and "others push it out" in text_of(seen, "pool")
+    assert verdict(seen, "pool") == ("fault", "strong") and "what came between pushes it out" in text_of(seen, "pool")
 
 
 def test_own_prompts_that_no_request_may_have_are_told_first_and_blame_nothing_else():

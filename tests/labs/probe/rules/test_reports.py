@@ -8,7 +8,7 @@ import pytest
 
 from labs.probe import sent as kinds
 from labs.probe.explanation import Explanation
-from labs.probe.observation import Streamed
+from labs.probe.observation import Observations, Streamed
 from labs.servers.prefix_counters import CounterReading
 from labs.servers.server_reply import ABSENT, Usage
 from tests.labs.probe.fake_sight import LAW, OTHER, SGLANG, VLLM, changed, sight, unreported, usage, with_times
@@ -43,6 +43,21 @@ def test_a_null_for_each_miss_means_zero():
     assert verdict(seen, "usage") == ("expected", "strong")
     seen = changed(sight(law=LAW), lambda one: unreported(one) if one.prompt % 2 else one)
     assert verdict(seen, "usage") == ("fault", "strong"), "some hits are silent too"
+
+
+def test_chat_alone_that_does_not_report_blames_no_server_of_other_settings():
+    seen = changed(sight(law=LAW), unreported, kinds.CHAT)
+    assert verdict(seen, "usage") == ("fault", "strong") and "chat replies do not" in text_of(seen, "usage")
+    changed(seen, lambda one: unreported(one) if one.turn else one, kinds.BURST)
+    assert "servers of different settings" in text_of(seen, "usage"), "some completions do not either"
+
+
+def test_a_stream_is_judged_by_what_was_asked_alone():
+    seen = sight(law=LAW)
+    assert verdict(seen, "stream") == ("fine", "certain") and "without that" not in text_of(seen, "stream")
+    seen = changed(sight(OTHER, LAW), lambda one: unreported(one, ABSENT))
+    seen.streamed = Streamed(Usage())
+    assert verdict(seen, "stream") == ("cannot tell", "certain"), "neither reports anything"
 
 
 def test_missing_metrics_name_the_flag():
@@ -97,3 +112,24 @@ def test_failed_requests_are_told_with_the_commonest_line():
     seen = sight(law=LAW)
     seen.failures = ["a", "b", "b"]
     assert verdict(seen, "replies") == ("fault", "strong") and "2 times: b" in text_of(seen, "replies")
+
+
+def test_metrics_that_could_not_be_read_are_not_said_to_be_missing():
+    closed = replace(VLLM, has_counters=False, has_metrics=False, metrics_trouble="http://a answered /metrics with 401")
+    seen = sight(closed, LAW)
+    assert verdict(seen, "metrics") == ("cannot tell", "certain") and "answered /metrics with 401" in text_of(seen, "metrics")
+    assert "no /metrics" not in text_of(seen, "metrics") and "--disable-log-stats" not in text_of(seen, "metrics")
+    assert verdict(sight(replace(closed, is_metrics_broken=True), LAW), "metrics") == ("fault", "strong")
+    assert verdict(sight(replace(OTHER, metrics_trouble="timed out", is_metrics_broken=True), LAW), "metrics")[0] == "cannot tell"
+
+
+def test_a_release_without_counters_is_told_to_be_too_old():
+    seen = sight(replace(VLLM, has_counters=False, version="0.6.3"), LAW)
+    assert "before 0.8" in text_of(seen, "metrics") and "--disable-log-stats" not in text_of(seen, "metrics")
+
+
+def test_a_probe_that_asked_nothing_says_so_beside_what_the_server_says_of_itself():
+    seen = Observations(VLLM, "unknown", stopped="60 s passed", left_out=["all questions"])
+    assert verdict(seen, "replies") == ("cannot tell", "certain") and "60 s passed" in text_of(seen, "replies")
+    assert verdict(seen, "caching") == ("fine", "certain") and "no prompt could be sent twice" in text_of(seen, "caching")
+    assert faults(seen) == []

@@ -8,7 +8,7 @@ import pytest
 
 from labs.probe import sent as kinds
 from labs.probe.explanation import Explanation
-from tests.labs.probe.fake_sight import LAW, SGLANG, VLLM, changed, sight, usage
+from tests.labs.probe.fake_sight import LAW, SGLANG, VLLM, changed, sent, sight, usage
 from tests.labs.probe.verdicts import faults, text_of, verdict
 
 
@@ -81,6 +81,35 @@ def test_a_drafter_takes_one_unit_at_every_length():
         "certain",
     )
     assert verdict(sight(law=LAW), "drafter") is None, "the last token's block is no drafter"
+
+
+def test_own_prompts_that_were_not_sent_are_judged_by_the_law_alone():
+    seen = sight(law=LAW, prompt_tokens=900)
+    assert verdict(seen, "unit") == ("fine", "weak") and "can find 896. None so long was sent" in text_of(seen, "unit")
+    own = [sent(kinds.OWN, 500, turn, 900, 896 * bool(turn)) for turn in range(4)]
+    seen.sent += own[:2]
+    assert verdict(seen, "unit") == ("fine", "strong") and "finds 896" in text_of(seen, "unit")
+    seen.sent[-2:] = [replace(one, usage=usage(900, 0)) for one in own]
+    assert "900" not in text_of(seen, "unit") and verdict(seen, "long") == ("fault", "strong")
+    seen.sent[-4:] = [replace(one, usage=usage(512, 496 * bool(one.turn))) for one in own]
+    assert "900" not in text_of(seen, "unit") and verdict(seen, "cut") == ("fault", "certain")
+
+
+@pytest.mark.parametrize(
+    "finds, expected, words",
+    [
+        ("111111", ("fine", "strong"), "is found"),
+        ("11", ("fine", "weak"), "is found"),  # two caches by whole prompts: one time of four
+        ("110101", ("fault", "strong"), "at times alone (4 of 6)"),
+        ("000000", ("fault", "strong"), "a router that sends each whole prompt"),
+        ("111110", ("cannot tell", "weak"), "a miss may be anything's"),
+    ],
+)
+def test_shared_fronts_that_are_found_at_times_alone_show_a_router_by_whole_prompts(finds, expected, words):
+    seen = sight(law=LAW)
+    seen.sent = [one for one in seen.sent if one.purpose != kinds.SHARED]
+    seen.sent += [sent(kinds.SHARED, 600 + at, 0, 66, 48 * int(found), matched=50) for at, found in enumerate(finds)]
+    assert verdict(seen, "shared") == expected and words in text_of(seen, "shared")
 
 
 def test_shared_fronts_that_miss_where_whole_prompts_hit_are_a_fault():
