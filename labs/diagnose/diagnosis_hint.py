@@ -58,8 +58,8 @@ def too_short(common: int, ids_equal: bool, unit: int, drafter: bool) -> str:
     would_hit = f"a prompt of {needed + 1:,} tokens" if ids_equal else f"a shared front of {needed:,}"
     return (
         f"A hit needs {blocks} of {unit:,} and one token behind: these share {common:,}, {would_hit} would hit. Make the stable "
-        "text longer, or the block smaller (vLLM --block-size, SGLang --page-size; vLLM's effective size is "
-        "cache_hit_alignment_tokens of vllm:cache_config_info)."
+        "text longer, or the block smaller (vLLM --block-size, SGLang --page-size; where cache_hit_alignment_tokens of "
+        "vllm:cache_config_info is a number, vLLM's effective size is that)."
     )
 
 

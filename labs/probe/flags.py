@@ -17,7 +17,7 @@ _VLLM = {
     "caching": "remove --no-enable-prefix-caching",
     "usage": "start vLLM with --enable-prompt-tokens-details",
     "metrics": "start vLLM without --disable-log-stats, and let /metrics through",
-    "unit": "a smaller --block-size; vLLM's effective unit is cache_hit_alignment_tokens of vllm:cache_config_info",
+    "unit": "a smaller --block-size; where cache_hit_alignment_tokens of vllm:cache_config_info is a number, that is the unit",
     "pool": "more memory for K/V: --gpu-memory-utilization, --kv-cache-dtype fp8",
     "drafter": "weigh the drafter (--speculative-config) against one unit of every hit",
     "counters": "rate(vllm:prefix_cache_hits_total) / rate(vllm:prefix_cache_queries_total)",
