@@ -57,7 +57,7 @@ class ProbeBudget:
         return self.limits.max_seconds - self.seconds
 
     def found_larger(self, num_tokens: int) -> None:
-        """Count tokens that a request had more than was thought."""
+        """Count tokens that a request had more than was thought: a text's are known when it is answered, so one may pass the limit."""
         self.num_tokens += max(0, num_tokens)
 
     def learn_pace(self, num_tokens: int, seconds: float) -> None:
