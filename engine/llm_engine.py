@@ -44,6 +44,7 @@ class _Record:
     prompt_token_ids: list[int]  # copied once: every output carries them
     logprobs: list[TokenLogprobs] | None
     prompt_logprobs: dict[int, TokenLogprobs]
+    told_prompt_logprobs: list[TokenLogprobs | None] | None = None  # the same for outputs: built once, as it stays the same
 
 
 class LLMEngine:
@@ -156,6 +157,11 @@ class LLMEngine:
         self.scheduler.finish(record.request, FinishReason.ABORT)
         return True
 
+    def logprobs_of(self, request_id: str) -> tuple[list[TokenLogprobs] | None, list[TokenLogprobs | None] | None]:
+        """Of an unfinished request the log-probabilities so far, of its output and of its prompt; None where not asked for."""
+        record = self._records.get(request_id)
+        return (None, None) if record is None else (record.logprobs, self._prompt_logprobs(record))
+
     def step(self) -> list[RequestOutput]:
         """Compute one step; the outputs of the requests that got a token in it."""
         self.last_plan = None
@@ -176,8 +182,9 @@ class LLMEngine:
                 request.metrics.first_scheduled_s = started_s
             self.scheduler.update_from_output(plan, results.sampled_token_ids, self.runner.eos_token_ids)
             for request_id, by_position in results.prompt_logprobs.items():
-                if request_id in self._records:
+                if by_position and request_id in self._records:
                     self._records[request_id].prompt_logprobs.update(by_position)
+                    self._records[request_id].told_prompt_logprobs = None
             return self._outputs(plan, results.sampled_token_ids, results.logprobs)
 
     def generate(
@@ -298,9 +305,6 @@ class LLMEngine:
         text = stopped_text
         if request.is_finished and text is None and self.tokenizer is not None:
             text = self.tokenizer.decode(self._visible_ids(request))
-        prompt_logprobs = None
-        if request.sampling_params.prompt_logprobs is not None:
-            prompt_logprobs = [record.prompt_logprobs.get(position) for position in range(request.num_prompt_tokens)]
         return RequestOutput(
             request_id=request.request_id,
             prompt_token_ids=record.prompt_token_ids,
@@ -312,8 +316,17 @@ class LLMEngine:
             num_cached_tokens=request.num_cached_tokens or 0,
             metrics=request.metrics,
             logprobs=record.logprobs,
-            prompt_logprobs=prompt_logprobs,
+            prompt_logprobs=self._prompt_logprobs(record),
         )
+
+    def _prompt_logprobs(self, record: _Record) -> list[TokenLogprobs | None] | None:
+        """One for each prompt token, if asked for: the same list until more of them are computed."""
+        request = record.request
+        if request.sampling_params.prompt_logprobs is None:
+            return None
+        if record.told_prompt_logprobs is None:
+            record.told_prompt_logprobs = [record.prompt_logprobs.get(one) for one in range(request.num_prompt_tokens)]
+        return record.told_prompt_logprobs
 
     def _visible_ids(self, request: Request) -> list[int]:
         """Output ids without the token that ended the request."""
@@ -323,13 +336,16 @@ class LLMEngine:
         return ids[:-1] if ended_by_token and ids[-1] in stop_ids else ids
 
     def _stopped_text(self, request: Request) -> str | None:
-        """The output text before the first stop text; None when none has appeared."""
+        """The output text before the first stop text; None when none has appeared.
+
+        An empty one is in any text, but for an answer of no tokens: nothing was said that it could end.
+        """
         stops = request.sampling_params.stop
-        if not stops:
+        if not stops or not request.num_output_tokens:
             return None
         # A stop text of n characters has at most 4n bytes, and a token at least one: only so many can be new.
-        window = request.output_token_ids[-(4 * max(len(stop) for stop in stops) + 4) :]
-        if not any(stop in self.tokenizer.decode(window) for stop in stops):
+        tail = self.tokenizer.decode(request.output_token_ids[-(4 * max(len(stop) for stop in stops) + 4) :])
+        if not any(stop in tail for stop in stops):
             return None
         text = self.tokenizer.decode(request.output_token_ids)
         cuts = [text.find(stop) for stop in stops if stop in text]

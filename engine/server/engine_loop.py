@@ -22,6 +22,7 @@ from typing import Callable, Sequence
 from engine.llm_engine import LLMEngine
 from engine.request import FinishReason, Request
 from engine.request_output import RequestOutput
+from engine.runner import TokenLogprobs
 from engine.server.loop_reporter import LoopReporter
 from engine.server.requests.refusal import QueueFull, Refusal
 from engine.server.step_report import StepObserver
@@ -77,9 +78,7 @@ class EngineLoop:
 
     def submit(self, requests: Sequence[Request], is_streaming: bool = False, is_health_check: bool = False) -> list[Ticket]:
         """Queue requests, all or none. Raises Refusal (503) when too many wait, or the server takes no more."""
-        most = self.engine.config.max_num_seqs + self.max_waiting
-        if len(requests) > most:
-            raise Refusal(f"{len(requests)} prompts; accepted: up to {most} at once")
+        self.check_size(len(requests))
         with self._door:
             if not self.is_healthy:
                 raise _stopped() if self.died_of else _shutting_down()
@@ -91,6 +90,12 @@ class EngineLoop:
             self._num_submitted += len(tickets)
             self._commands.put(lambda: self._add(tickets))
         return tickets
+
+    def check_size(self, num_requests: int) -> None:
+        """Raises Refusal (400) for more at once than could ever run and wait."""
+        most = self.engine.config.max_num_seqs + self.max_waiting
+        if num_requests > most:
+            raise Refusal(f"{num_requests} prompts; accepted: up to {most} at once")
 
     def abort(self, tickets: Sequence[Ticket]) -> None:
         """End requests whose clients are gone: their blocks are free before the next step. Ended ones are left alone."""
@@ -236,13 +241,14 @@ class EngineLoop:
 
     def _abort(self, tickets: list[Ticket]) -> None:
         unfinished = [ticket for ticket in tickets if not ticket.is_ended]
+        logprobs = [self.engine.logprobs_of(ticket.request_id) for ticket in unfinished]  # the engine forgets them in a moment
         for ticket in unfinished:
             self.engine.abort_request(ticket.request_id)
         if unfinished:
             self._reporter.step()
             self._reporter.finished(unfinished)
             self._forget(unfinished)
-            self._deliver([(ticket, self._aborted_output(ticket)) for ticket in unfinished])
+            self._deliver([(ticket, self._aborted_output(ticket, *known)) for ticket, known in zip(unfinished, logprobs)])
 
     def _fail(self, tickets: list[Ticket], refusal: Refusal) -> None:
         for ticket in tickets:
@@ -259,7 +265,12 @@ class EngineLoop:
         num_left, num_known = self._left_without_blocks
         self._left_without_blocks = (max(0, num_left - len(tickets)), num_known)
 
-    def _aborted_output(self, ticket: Ticket) -> RequestOutput:
+    def _aborted_output(
+        self,
+        ticket: Ticket,
+        logprobs: list[TokenLogprobs] | None,
+        prompt_logprobs: list[TokenLogprobs | None] | None,
+    ) -> RequestOutput:
         request = ticket.request
         output_ids = request.output_token_ids
         tokenizer = self.engine.tokenizer
@@ -273,6 +284,8 @@ class EngineLoop:
             finish_reason=FinishReason.ABORT,
             num_cached_tokens=request.num_cached_tokens or 0,
             metrics=request.metrics,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )
 
     def _reset(self, reset_running_requests: bool) -> bool:

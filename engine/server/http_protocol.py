@@ -26,15 +26,17 @@ def http_protocol(timeout_s: float) -> type[H11Protocol]:
 
     class PunctualProtocol(H11Protocol):
         _deadline: asyncio.TimerHandle | None = None
-        _has_begun = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._start_clock()
 
         def data_received(self, data: bytes) -> None:
-            self._has_begun = True
-            super().data_received(data)
+            try:
+                super().data_received(data)
+            except h11.LocalProtocolError:  # uvicorn's 400 for what is no HTTP, where a reply has begun or is sent already
+                self.transport.abort()
+                return
             if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):  # a request has come: a reply is due
                 self._stop_clock()
             elif self._deadline is None:
@@ -53,7 +55,8 @@ def http_protocol(timeout_s: float) -> type[H11Protocol]:
                 self._deadline = None
 
         def _close(self) -> None:
-            if self._has_begun:  # one that said nothing is told nothing: it may be a browser, ahead of its user
+            # One that owes nothing is told nothing: it may be a browser, ahead of its user, or take it for its next reply.
+            if self.conn.trailing_data[0] or self.conn.their_state is not h11.IDLE:
                 self.transport.write(_TOO_SLOW)
             self.transport.close()
 

@@ -130,3 +130,23 @@ def test_without_output_a_prompt_is_computed_cached_and_ended(prefix_cache):
         again = engine.generate([[*LONG, 7, 8]], SamplingParams(temperature=0, max_tokens=1))[0]
         found[max_tokens] = again.num_cached_tokens
     assert found[0] == found[1] > 0
+
+
+def test_an_empty_stop_text_ends_nothing_where_no_token_is_wanted(free):
+    tokens, _ = free
+    for stop in ("", ("", "zzz")):
+        output = generate(open_engine(), stop=stop, max_tokens=0)
+        assert (output.finish_reason, output.text, output.output_token_ids) == (FinishReason.LENGTH, "", [])
+        output = generate(open_engine(), stop=stop)
+        assert (output.finish_reason, output.text, output.output_token_ids) == (FinishReason.STOP, "", tokens[:1])
+
+
+def test_many_stop_texts_are_looked_for_in_one_text(monkeypatch):
+    decoded = []
+    monkeypatch.setattr(LetterTokenizer, "decode", lambda self, token_ids: decoded.append(1) or "")
+    counts = []
+    for num_stops in (1, 9):
+        decoded.clear()
+        generate(open_engine(), stop=tuple(f"{one} never said" for one in range(num_stops)))
+        counts.append(len(decoded))
+    assert counts[0] == counts[1] > 0

@@ -25,10 +25,10 @@ def ending_of(output: RequestOutput, params: SamplingParams, text: TextTokenizer
     reason = output.finish_reason.value
     if output.finish_reason is not FinishReason.STOP:
         return Ending(reason)
-    last = output.output_token_ids[-1]
     if params.stop:
         whole = text.decode(output.output_token_ids)
         found = [(whole.find(stop), stop) for stop in params.stop if stop in whole]
         if found:
             return Ending(reason, min(found)[1])
+    last = output.output_token_ids[-1]
     return Ending(reason, last, is_end_of_text=last not in params.stop_token_ids)

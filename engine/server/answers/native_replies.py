@@ -6,14 +6,15 @@ started with. Times are seconds of the day, or between two moments, of the engin
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
+from uuid import uuid4
 
 from engine.request_output import RequestOutput
-from engine.runner import TokenLogprobs
 from engine.server.answers.ending import Ending, ending_of
 from engine.server.answers.piece import Piece
-from engine.server.answers.sglang_logprobs import LEAST
+from engine.server.answers.sglang_logprobs import NativeLogprobsText, native_logprobs
 from engine.server.requests.job import Job
 
 if TYPE_CHECKING:
@@ -31,20 +32,34 @@ class NativeReplies:
         replies = []
         for index, (request, output) in enumerate(zip(job.requests, outputs)):
             ending, times = ending_of(output, request.sampling_params, self._text), _Times(output)
-            meta_info = {**_begun(job, index, output, times, ending), **times.of_ended_at_once()}
+            logprobs = {} if job.num_logprobs is None else native_logprobs(output, job.num_logprobs)
+            meta_info = {**_begun(job, index, output, times, ending, logprobs), **times.of_ended_at_once()}
             replies.append({"text": output.text or "", "output_ids": output.output_token_ids, "meta_info": meta_info})
         return replies if job.is_list else replies[0]
 
-    def events(self, job: Job, piece: Piece) -> list[dict[str, Any]]:
-        """One event of a stream; of several answers each event says whose it is."""
+    def events_of(self, job: Job) -> Callable[[Job, Piece], list[str]]:
+        """Writes the events of one stream as JSON: one for each piece."""
+        mark, num_top = uuid4().hex, job.num_logprobs  # a mark that no text and no name has
+        if num_top is None:
+            return lambda job, piece: [_json(self._event(job, piece, {}))]
+        texts = [NativeLogprobsText(num_top) for _ in job.requests]
+
+        def events(job: Job, piece: Piece) -> list[str]:
+            event = _json(self._event(job, piece, {mark: 0}))
+            return [event.replace(f'"{mark}":0', texts[piece.index].members(piece.output))]
+
+        return events
+
+    def _event(self, job: Job, piece: Piece, logprobs: dict[str, Any]) -> dict[str, Any]:
+        """Of several answers each event says whose it is."""
         output, times = piece.output, _Times(piece.output)
-        meta_info = _begun(job, piece.index, output, times, piece.ending)
+        meta_info = _begun(job, piece.index, output, times, piece.ending, logprobs)
         if piece.is_first:
             meta_info |= {"response_sent_to_client_ts": times.now_ts} if piece.ending is None else times.of_ended_at_once()
         elif piece.ending is not None:
             meta_info |= times.of_ended_stream()
         event = {"text": piece.text_so_far, "output_ids": output.output_token_ids, "meta_info": meta_info}
-        return [event | ({"index": piece.index} if job.is_list else {})]
+        return event | ({"index": piece.index} if job.is_list else {})
 
     def last_events(self, job: Job, outputs: Sequence[RequestOutput]) -> list[dict[str, Any]]:
         """Nothing: each answer's last event has its counts."""
@@ -93,7 +108,9 @@ class _Times:
         return {"request_finished_ts": self.now_ts} | ({"decode_throughput": 1 / tpot_s} if tpot_s else {})
 
 
-def _begun(job: Job, index: int, output: RequestOutput, times: _Times, ending: Ending | None) -> dict[str, Any]:
+def _begun(
+    job: Job, index: int, output: RequestOutput, times: _Times, ending: Ending | None, logprobs: dict[str, Any]
+) -> dict[str, Any]:
     """What is told of every request, ended (`ending`) or not."""
     cached, num_output = output.num_cached_tokens, len(output.output_token_ids)
     versions = [{"version": "default", "start": 0, "end": num_output}]
@@ -108,7 +125,7 @@ def _begun(job: Job, index: int, output: RequestOutput, times: _Times, ending: E
         "forward_entry_time": times.scheduled_ts,
         "prefill_finished_time": times.first_ts,
         "queue_time": times.queue_s,
-        **_logprobs(job, output),
+        **logprobs,
         "reasoning_tokens": 0,
         "completion_tokens": num_output,
         "cached_tokens": cached,
@@ -118,33 +135,13 @@ def _begun(job: Job, index: int, output: RequestOutput, times: _Times, ending: E
     }
 
 
-def _logprobs(job: Job, output: RequestOutput) -> dict[str, Any]:
-    """Of each token its log-probability, its id, and no text; of the prompt only if asked for, the first without a number."""
-    if job.num_logprobs is None:
-        return {}
-    # The list of the output is the engine's own and may grow meanwhile: no more of it than there are tokens here.
-    given, made = output.prompt_logprobs or [], (output.logprobs or [])[: len(output.output_token_ids)]
-    told = {
-        "input_token_logprobs": [
-            [None if one is None else max(one.logprob, LEAST), token_id, None]
-            for token_id, one in zip(output.prompt_token_ids, given)
-        ],
-        "output_token_logprobs": [[max(one.logprob, LEAST), one.token_id, None] for one in made],
-        "output_token_logprobs_length": len(made),
-    }
-    if job.num_logprobs:
-        told["input_top_logprobs"] = [None if one is None else _top(one, job.num_logprobs) for one in given]
-        told["output_top_logprobs"] = [_top(one, job.num_logprobs) for one in made]
-    return told
-
-
-def _top(one: TokenLogprobs, num_top: int) -> list[list[Any]]:
-    return [[max(logprob, LEAST), token_id, None] for token_id, logprob in one.top[:num_top]]
-
-
 def _reason(ending: Ending, num_output: int) -> dict[str, Any]:
     if ending.finish_reason == "length":
         return {"type": "length", "length": num_output}
     if ending.finish_reason == "stop":
         return {"type": "stop", "matched": ending.matched}
     return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+
+
+def _json(event: dict[str, Any]) -> str:
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":"))

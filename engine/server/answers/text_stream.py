@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 INCOMPLETE = "\ufffd"  # how a tokenizer shows bytes that are no whole character
 _LAST_FEW = 8
+_NUM_COMPARED = 16  # characters; few texts have as many in common with a stop text by chance
 
 
 class TextStream:
@@ -62,9 +63,19 @@ class TextStream:
 
 def may_begin_stop(text: str, stops: Sequence[str]) -> bool:
     """Whether a text ends in what may be the beginning of a stop text."""
-    longest = max(map(len, stops)) - 1
-    tails = (text[-length:] for length in range(1, min(longest, len(text)) + 1))
-    return any(stop.startswith(tail) for tail in tails for stop in stops)
+    return any(_ends_in_beginning(text, stop) for stop in stops if stop)
+
+
+def _ends_in_beginning(text: str, stop: str) -> bool:
+    """Tried only where the stop text's first characters are: both may be long, and this is asked for each token."""
+    start = max(0, len(text) - len(stop) + 1)
+    last = len(text) - _NUM_COMPARED  # from here on less than that is left of the text
+    at = text.find(stop[:_NUM_COMPARED], start)
+    while at >= 0:
+        if stop.startswith(text[at:]):
+            return True
+        at = text.find(stop[:_NUM_COMPARED], at + 1)
+    return any(stop.startswith(text[at:]) for at in range(max(start, last + 1), len(text)))
 
 
 def whole_characters(tokenizer: TextTokenizer, text: str, token_ids: Sequence[int]) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _LEAST = -9999.0  # in the place of minus infinity, which JSON has no word for
-_MAX_PARTS = 4  # tokens looked back at: a character has at most four bytes
+_MAX_PARTS = 3  # tokens looked back at: a character has at most four bytes
 
 
 def completion_logprobs(
@@ -50,8 +50,9 @@ def chat_logprobs(
     names = _Names(text, before, logprobs, by_id)
 
     def entry(position: int, token_id: int, logprob: float) -> dict[str, Any]:
-        written = list(names.text_of(position, token_id).encode("utf-8"))
-        return {"token": names.of(position, token_id), "logprob": max(logprob, _LEAST), "bytes": written}
+        written = names.text_of(position, token_id)
+        name = names.of(position, token_id) if by_id else written
+        return {"token": name, "logprob": max(logprob, _LEAST), "bytes": list(written.encode("utf-8"))}
 
     content = []
     for position, one in enumerate(logprobs):
@@ -84,29 +85,38 @@ class _Names:
     def __init__(self, text: TextTokenizer, before: Sequence[int], logprobs: Sequence[TokenLogprobs], by_id: bool) -> None:
         self._text = text
         self._by_id = by_id
-        self._start = len(before)
-        self._chosen = [*before, *(one.token_id for one in logprobs)]
+        self._chosen = [*before[-_MAX_PARTS:], *(one.token_id for one in logprobs)]
+        self._start = len(self._chosen) - len(logprobs)
+        self._alone: dict[int, str] = {}  # token id -> its text; positions share most of their candidates
+        self._begun = (-1, [])  # position, the tokens right before it that hold parts of characters
 
     def of(self, position: int, token_id: int) -> str:
         return f"token_id:{token_id}" if self._by_id else self.text_of(position, token_id)
 
     def text_of(self, position: int, token_id: int) -> str:
-        alone = self._decode(token_id)
+        alone = self._text_alone(token_id)
         if not alone.endswith(INCOMPLETE):
             return alone
-        end = self._start + position
-        for start in range(end - 1, max(0, end - _MAX_PARTS) - 1, -1):
-            earlier = self._chosen[start:end]
-            joined = self._decode(*earlier, token_id)
+        begun = self._begun_before(position)
+        for start in range(len(begun) - 1, -1, -1):
+            joined = self._text.decode([*begun[start:], token_id], keep_special=True)
             if not joined.endswith(INCOMPLETE):
-                num_told = len(earlier)  # tokens before the character's first
-                while num_told and self._decode(earlier[num_told - 1]).endswith(INCOMPLETE):
-                    num_told -= 1
-                return joined.removeprefix(self._decode(*earlier[:num_told]))
+                return joined
         return ""
 
-    def _decode(self, *token_ids: int) -> str:
-        return self._text.decode(token_ids, keep_special=True)
+    def _begun_before(self, position: int) -> list[int]:
+        """The tokens that a token here may complete; whole ones before them have no part in its character."""
+        if self._begun[0] != position:
+            end = start = self._start + position
+            while start > max(0, end - _MAX_PARTS) and self._text_alone(self._chosen[start - 1]).endswith(INCOMPLETE):
+                start -= 1
+            self._begun = position, self._chosen[start:end]
+        return self._begun[1]
+
+    def _text_alone(self, token_id: int) -> str:
+        if token_id not in self._alone:
+            self._alone[token_id] = self._text.decode([token_id], keep_special=True)
+        return self._alone[token_id]
 
 
 def _prompt_entry(name: str, logprob: float, rank: int | None) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class Intake:
             requests=tuple(job.requests[0] for job in jobs),
             numbers=tuple(job.number for job in jobs) if is_sampled or not native.rids else native.rids,
             warm_ups=tuple(job.requests[0] for job in warm_ups),
+            warm_up_names=native.rids if is_sampled else (),
             is_list=native.is_list,
         )
 

@@ -25,6 +25,8 @@ class Job:
     is_list: bool = False  # SGLang's /generate: answered with a list, also where it has one reply
     numbers: tuple[str, ...] = ()  # SGLang's /generate: the name of each request, in place of `number`
     warm_ups: tuple[Request, ...] = ()  # SGLang's n: each prompt is computed and cached before its answers are begun
+    warm_up_names: tuple[str, ...] = ()  # what the client calls those prompts; its answers have names of their own
+    is_aborted: bool = False  # while it warmed up: its answers end as soon as they are begun
     is_health_check: bool = False  # computed, but not counted among the clients' requests
     names_tokens_by_id: bool = False  # in log-probabilities: "token_id:5" instead of the token's text
     num_logprobs: int | None = None  # candidates with each token; None: no log-probabilities

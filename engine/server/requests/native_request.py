@@ -127,14 +127,20 @@ def _read_one(value: dict[str, Any]) -> NativeSampling:
             raise not_supported(name, "a request without it")
     sampling = read_fields(NativeSampling, value)
     if sampling.temperature is not None and not 0 <= sampling.temperature < float("inf"):
-        raise Refusal(f"temperature must be a non-negative finite number, got {value['temperature']}.", param="temperature")
+        shown = _told(sampling.temperature)
+        raise Refusal(f"temperature must be a non-negative finite number, got {shown}.", param="temperature")
     if sampling.top_p is not None and not 0 < sampling.top_p <= 1:
-        raise Refusal(f"top_p must be in (0, 1], got {value['top_p']}.", param="top_p")
+        raise Refusal(f"top_p must be in (0, 1], got {_told(sampling.top_p)}.", param="top_p")
     if sampling.top_k is not None and sampling.top_k < 1 and sampling.top_k != -1:
-        raise Refusal(f"top_k must be -1 (disable) or at least 1, got {value['top_k']}.", param="top_k")
+        raise Refusal(f"top_k must be -1 (disable) or at least 1, got {sampling.top_k}.", param="top_k")
     if sampling.max_new_tokens is not None and sampling.max_new_tokens < 0:
-        raise Refusal(f"max_new_tokens must be at least 0, got {value['max_new_tokens']}.", param="max_new_tokens")
+        raise Refusal(f"max_new_tokens must be at least 0, got {sampling.max_new_tokens}.", param="max_new_tokens")
     return sampling
+
+
+def _told(number: float) -> str:
+    """A number that was read, not what was sent, which may be megabytes of digits in quotes; -1 and not -1.0, as there."""
+    return repr(number).removesuffix(".0")
 
 
 def _read_rids(value: str | list[str] | None, num_prompts: int, is_list: bool) -> tuple[str, ...]:

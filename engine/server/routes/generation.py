@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.model.tokenizer import TextTokenizer
 
 WholeReply = Callable[[Job, Sequence[RequestOutput]], Any]
-Chunks = Callable[[Job, Piece], list[dict[str, Any]]]
+Chunks = Callable[[Job, Piece], Sequence[dict[str, Any] | str]]  # a text is JSON already
 LastChunks = Callable[[Job, Sequence[RequestOutput]], list[dict[str, Any]]]
 
 
@@ -48,37 +48,46 @@ class Generation:
         self._text = text
         self._on_rejected = on_rejected
         self._by_name: dict[str, list[Ticket]] = {}  # unfinished, by what replies call them
+        self._warming_up: set[str] = set()  # the clients' names of prompts that are being computed for their answers
+        self._num_aborted_all = 0  # times: between two of those prompts there is no ticket to abort
 
-    async def warm_up(self, job: Job) -> None:
-        """Compute and cache the prompts whose answers will share them, one after the other. Raises Refusal."""
-        for request in job.warm_ups:
-            alone = replace(job, requests=(request,), numbers=(job.number,))
-            tickets = self._submit(alone)
-            try:
-                await self._outputs(alone, tickets)
-            finally:
-                self._release(alone, tickets)
+    async def warm_up(self, job: Job, receive: Receive) -> Job | None:
+        """Compute and cache the prompts whose answers will share them, one after the other: the job to go on with.
+
+        None when its client did not wait for it; an aborted one's answers are aborted too. Raises Refusal.
+        """
+        if job.warm_ups:
+            self._loop.check_size(len(job.requests))  # now, and not after all the work
+        self._warming_up.update(job.warm_up_names)
+        num_aborted_all = self._num_aborted_all
+        try:
+            for request in job.warm_ups:
+                outputs = await self._waited_for(replace(job, requests=(request,), numbers=(job.number,)), receive)
+                if outputs is None:
+                    return None
+                if self._num_aborted_all != num_aborted_all:
+                    return replace(job, is_aborted=True)
+        finally:
+            self._warming_up.difference_update(job.warm_up_names)
+        return job
 
     def is_taken(self, name: str) -> bool:
         """Whether an unfinished request has that name."""
-        return name in self._by_name
+        return name in self._by_name or name in self._warming_up
 
     def abort(self, name: str) -> None:
         """End the requests of that name; their clients get what there is."""
         self._loop.abort(self._by_name.get(name, ()))
 
+    def abort_all(self) -> None:
+        """End all requests, in the same way."""
+        self._num_aborted_all += 1
+        self._loop.abort_all()
+
     async def whole(self, job: Job, reply: WholeReply, receive: Receive) -> Any:
         """The reply to a job; None when its client did not wait for it. Raises Refusal."""
-        tickets = self._submit(job)
-        work = asyncio.ensure_future(self._outputs(job, tickets))
-        watcher = asyncio.ensure_future(disconnected(receive))
-        try:
-            await asyncio.wait({work, watcher}, return_when=asyncio.FIRST_COMPLETED)
-            return reply(job, work.result()) if work.done() else None
-        finally:
-            self._release(job, tickets)
-            work.cancel()
-            watcher.cancel()
+        outputs = await self._waited_for(job, receive)
+        return None if outputs is None else reply(job, outputs)
 
     def stream(self, job: Job, chunks: Chunks, last_chunks: LastChunks, media_type: str) -> EventStream:
         """The reply to a job, chunk by chunk. Raises Refusal before anything is sent; later it is an event in the stream."""
@@ -94,6 +103,8 @@ class Generation:
             raise
         for name, ticket in zip(job.names, tickets, strict=True):
             self._by_name.setdefault(name, []).append(ticket)
+        if job.is_aborted:
+            self._loop.abort(tickets)
         return tickets
 
     def _release(self, job: Job, tickets: Sequence[Ticket]) -> None:
@@ -103,6 +114,19 @@ class Generation:
             self._by_name[name].remove(ticket)
             if not self._by_name[name]:
                 del self._by_name[name]
+
+    async def _waited_for(self, job: Job, receive: Receive) -> list[RequestOutput] | None:
+        """The outputs of a job; None when its client did not wait for them. Raises Refusal."""
+        tickets = self._submit(job)
+        work = asyncio.ensure_future(self._outputs(job, tickets))
+        watcher = asyncio.ensure_future(disconnected(receive))
+        try:
+            await asyncio.wait({work, watcher}, return_when=asyncio.FIRST_COMPLETED)
+            return work.result() if work.done() else None
+        finally:
+            self._release(job, tickets)
+            work.cancel()
+            watcher.cancel()
 
     async def _outputs(self, job: Job, tickets: Sequence[Ticket]) -> list[RequestOutput]:
         try:
@@ -158,5 +182,5 @@ class Generation:
         return Refusal(f"the request took longer than {self._options.request_timeout_s:g} s", status=504)
 
 
-def _json(chunk: dict[str, Any]) -> str:
-    return json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))
+def _json(chunk: dict[str, Any] | str) -> str:
+    return chunk if isinstance(chunk, str) else json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))

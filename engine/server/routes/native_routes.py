@@ -3,6 +3,8 @@
 A health check computes a token, unless requests run anyway: it is counted in the steps, and not among the requests; token 0 is
 cached afterwards. There also a plain /health does so, unless told not to; here it only looks.
 A stream that cannot begin is refused with its status; there it is a stream of one error.
+With `n` each prompt is computed before its answers are begun. Where that is aborted the answers are too; there they are begun
+all the same. Ctrl-C meanwhile: the prompt counts as a request that was let finish, its answers as newcomers, who get 503.
 """
 
 from __future__ import annotations
@@ -47,13 +49,15 @@ class NativeRoutes:
         assert isinstance(parts.rules, SGLangRules)
         try:
             job = await parts.read(request, parts.intake.native)
-            for name in job.names:
+            for name in (*job.names, *job.warm_up_names):
                 if parts.generation.is_taken(name):
                     raise Refusal(f"Duplicate request ID detected: {name[:64]}", param="rid")
-            await parts.generation.warm_up(job)
-            if job.is_streaming:
-                return parts.generation.stream(job, replies.events, replies.last_events, MEDIA_TYPE)
-            answer = await parts.generation.whole(job, replies.whole, request.receive)
+            ready = await parts.generation.warm_up(job, request.receive)
+            if ready is None:
+                return Response(status_code=GONE)
+            if ready.is_streaming:
+                return parts.generation.stream(ready, replies.events_of(job), replies.last_events, MEDIA_TYPE)
+            answer = await parts.generation.whole(ready, replies.whole, request.receive)
         except Refusal as refusal:
             return error_reply(parts, refusal, parts.rules.native_error_body(refusal))
         return Response(status_code=GONE) if answer is None else JSONResponse(answer)
@@ -62,7 +66,7 @@ class NativeRoutes:
         """End the request of a name, or all: their clients get what there is. A name that nobody has is fine."""
         asked = await self._parts.read(request, lambda body: read_fields(AbortBody, parse_object(body)))
         if asked.abort_all:
-            self._parts.loop.abort_all()
+            self._parts.generation.abort_all()
         elif asked.rid:
             self._parts.generation.abort(asked.rid)
         return Response()

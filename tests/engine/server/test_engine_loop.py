@@ -90,6 +90,19 @@ async def test_an_aborted_request_gives_its_blocks_back_and_its_client_what_ther
         assert [report.reason for report in loop.notes.finished] == [FinishReason.ABORT]
 
 
+async def test_an_aborted_request_keeps_the_log_probabilities_of_its_tokens():
+    with running(pace=1.0) as loop:
+        start(loop)
+        params = SamplingParams(max_tokens=4000, ignore_eos=True, logprobs=1, prompt_logprobs=0)
+        (ticket,) = loop.submit([loop.engine.make_request([1, 2, 3], params)], is_streaming=True)
+        await ticket.next()
+        loop.abort([ticket])
+        output = await ticket.finished()
+        assert output.finish_reason is FinishReason.ABORT and output.output_token_ids
+        assert [one.token_id for one in output.logprobs] == output.output_token_ids
+        assert [one and one.token_id for one in output.prompt_logprobs] == [None, 2, 3]
+
+
 async def test_a_full_queue_refuses_all_of_a_request_or_nothing():
     with running(pace=1.0, max_waiting=2, max_num_seqs=1) as loop:
         start(loop)

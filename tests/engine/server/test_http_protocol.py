@@ -22,9 +22,21 @@ def server():
         yield running
 
 
+@pytest.fixture(scope="module")
+def keyed():
+    with serving(headers_timeout_s=TIMEOUT_S, api_key="k") as running:
+        yield running
+
+
 @pytest.fixture
 def connection(server):
     with socket.create_connection(("127.0.0.1", server.options.port), timeout=15) as connection:
+        yield connection
+
+
+@pytest.fixture
+def keyed_connection(keyed):
+    with socket.create_connection(("127.0.0.1", keyed.options.port), timeout=15) as connection:
         yield connection
 
 
@@ -81,6 +93,24 @@ def test_one_that_still_owes_the_body_of_an_answered_request_is_closed(connectio
     assert reply(connection).startswith(b"HTTP/1.1 200")
     connection.sendall(b"a")
     assert until_closed(connection).startswith(TOO_SLOW)
+
+
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def test_one_that_is_idle_after_an_early_refusal_is_closed_without_a_word(keyed_connection):
+    keyed_connection.sendall(POST + b"Content-Length: 10\r\n\r\n")
+    assert reply(keyed_connection).startswith(b"HTTP/1.1 401")
+    keyed_connection.sendall(b"0123456789")
+    assert until_closed(keyed_connection) == b'{"error":"Unauthorized"}'
+
+
+def test_one_that_sends_no_chunk_after_an_early_refusal_is_closed_without_a_traceback(keyed_connection, caplog):
+    keyed_connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n")
+    assert reply(keyed_connection).startswith(b"HTTP/1.1 401")
+    keyed_connection.sendall(b"ZZ\r\n")
+    assert until_closed(keyed_connection) == b'{"error":"Unauthorized"}'
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_one_that_is_idle_between_requests_is_let_be_and_so_is_one_whose_reply_takes_long(server, connection):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from engine.request import FinishReason
 from engine.request_output import RequestOutput
 from engine.runner import TokenLogprobs
 from engine.server.answers.sglang_replies import SGLangReplies
+from engine.server.answers.vllm_logprobs import chat_logprobs
 from engine.server.answers.vllm_replies import VLLMReplies
 from engine.server.open_engine import open_engine
 from engine.server.options import ServerOptions
@@ -170,6 +172,20 @@ def test_vllm_names_the_character_with_the_token_that_completes_it(ask):
     assert all(sum((piece[name] for piece in pieces), []) == whole[name] for name in whole)
     chat = ask("vllm", ids, path="chat", logprobs=1)["choices"][0]["logprobs"]["content"]
     assert [(one["token"], one["bytes"]) for one in chat] == [("", []), ("", []), ("😀", [*"😀".encode()]), ("", [])]
+
+
+def test_naming_a_token_once_is_enough_for_all_places_where_it_might_have_come(monkeypatch):
+    decoded, text = [], ByteLevelText()
+    monkeypatch.setattr(ByteLevelText, "decode", partialmethod(_noted, decoded, ByteLevelText.decode))
+    candidates = tuple((token_id, -1.0) for token_id in BYTES)
+    logprobs = [TokenLogprobs(token_id, -1.0, candidates) for token_id in (37, 38, 28) * 20]
+    assert len(chat_logprobs(text, logprobs, 20)["content"]) == 60
+    assert sorted(decoded) == sorted([token_id] for token_id in BYTES)  # no place here is within a character
+
+
+def _noted(self, notes, decode, token_ids, keep_special=False):
+    notes.append(list(token_ids))
+    return decode(self, token_ids, keep_special)
 
 
 def test_counts_in_each_chunk_need_counts_at_the_end_in_vllm(ask):

@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
 from engine.model.simulated_runner import SimulatedRunner
 from engine.model.tokenizer import ByteTokenizer
-from engine.server.answers.text_stream import TextStream
+from engine.server.answers.text_stream import TextStream, may_begin_stop
 from engine.server.paced_runner import PacedRunner
 from engine.server.requests.sglang_rules import SGLangRules
 from engine.server.requests.vllm_rules import VLLMRules
@@ -107,6 +107,16 @@ def test_pieces_of_any_text_join_however_the_steps_fall(rules, text, stops, data
     pieces = [stream.push(ids[:position]) for position in steps]
     assert all("\ufffd" not in piece or "\ufffd" in text for piece in pieces)
     assert "".join(pieces) + stream.finish(told) == told
+
+
+@given(data=st.data())
+def test_only_a_stop_texts_beginning_at_the_very_end_may_become_one(data):
+    few = st.text("ab", max_size=40)
+    stops = data.draw(st.lists(few, min_size=1, max_size=3))
+    stop = data.draw(st.sampled_from(stops))
+    text = data.draw(few) + stop[: data.draw(st.integers(0, max(0, len(stop) - 1)))]
+    beginnings = [stop[:length] for stop in stops for length in range(1, len(stop))]
+    assert may_begin_stop(text, stops) == any(text.endswith(one) for one in beginnings)
 
 
 def test_token_ids_come_with_the_pieces_and_the_prompts_in_the_first(repeating):
