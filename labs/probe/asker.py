@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Mapping
 
@@ -25,11 +26,12 @@ from labs.servers.prefix_counters import CounterReading
 from labs.servers.send_together import send_together
 from labs.servers.server_client import LimitReached, ServerClient, ServerRefused
 from labs.servers.server_reply import Usage
-from labs.targets.base import TargetError
+from labs.targets.base import TargetError, TargetUnavailable
 
 MAX_FAILURES_IN_A_ROW = 3
 LAST_S = 1.0  # of the probe's time: a request that fails then was cut by it,
 PATIENCE_S, PATIENCE = 5.0, 4.0  # unless it had waited longer than this, and than so many times what others took
+START_S = 1.0  # that one of several at once waits for the others at most
 ABREAST_TOKENS = 16  # of output, so that requests that begin together are under way together
 COUNTED = (LADDER, STAIRCASE, OWN, KEPT)  # read the counters over these even where replies tell: two witnesses can be compared
 
@@ -126,10 +128,15 @@ class Asker:
         """
         size = len(prompt.ids)
         self.budget.take(times * size, times)
-        body = {**self._body(prompt), "max_tokens": ABREAST_TOKENS}
+        body = {**self._body(prompt), "max_tokens": self._abreast_tokens(prompt)}
         before = self.counters.before(not self.observations.known_by_usage)
-        ended = self._ended_at_once(body, size, times)
+        try:
+            ended = self._ended_at_once(body, size, times)
+        except KeyboardInterrupt:
+            self._cut(prompt.num_ids, size, times)
+            raise
         answers = [one for one in ended if isinstance(one, Answer)]
+        self._cut(prompt.num_ids, size, sum(isinstance(one, LimitReached) for one in ended))
         self.observations.failures += [str(one) for one in ended if self._is_failure(one)]
         lengths = [one.reply.usage.prompt_tokens or prompt.num_ids for one in answers]
         counted = self.counters.growth(before, None if None in lengths else sum(lengths))
@@ -137,16 +144,25 @@ class Asker:
         sent = [self._noted(question, one, UNKNOWN) for one in answers]
         self.observations.at_once.append(AtOnce(tuple(sent), counted))
 
+    def _abreast_tokens(self, prompt: Prompt) -> int:
+        """Of output; fewer where a request may not have so many behind this prompt: SGLang refuses it then."""
+        most = self.observations.facts.max_model_len
+        lengths = [one.length or 0 for one in self.observations.sent if one.prompt == prompt.number]
+        length = max(lengths, default=0) or len(prompt.ids)
+        return ABREAST_TOKENS if most is None else max(1, min(ABREAST_TOKENS, most - length - 1))
+
     def _is_failure(self, ended: Answer | TargetError) -> bool:
-        """Whether the server failed, and was not busy, nor cut short by the probe's own end."""
+        """Whether the server failed, and was not busy, took no such request, nor was cut short by the probe's own end."""
         is_cut = isinstance(ended, LimitReached) or self.budget.seconds_left < LAST_S
-        is_busy = isinstance(ended, ServerRefused) and ended.status in BUSY
-        return isinstance(ended, TargetError) and not is_cut and not is_busy
+        is_refused = isinstance(ended, ServerRefused) and ended.status in (*BUSY, *TOO_LONG)
+        return isinstance(ended, TargetError) and not is_cut and not is_refused
 
     def _ended_at_once(self, body: Mapping[str, Any], size: int, times: int) -> list[Answer | TargetError]:
-        clients = [self._connect() for _ in range(times)]
+        clients, start = [self._connect() for _ in range(times)], threading.Barrier(times)
 
         def send(client: ServerClient, stop: threading.Event) -> Answer | TargetError:
+            with suppress(threading.BrokenBarrierError):
+                start.wait(START_S)  # a quick server would have answered the first before the last thread began
             try:
                 return self.endpoints.answer(client, body, size)
             except TargetError as error:
@@ -172,6 +188,20 @@ class Asker:
 
     def _send(self, question: Question) -> Sent | None:
         self.budget.take(question.size)
+        num_sent = len(self.observations.sent)
+        try:
+            return self._answered(question)
+        except (LimitReached, KeyboardInterrupt):
+            if len(self.observations.sent) == num_sent:
+                self._cut(question.num_ids, question.size)
+            raise
+
+    def _cut(self, num_ids: int | None, size: int, times: int = 1) -> None:
+        """Note the tokens of requests that were cut: the server may have counted them."""
+        length = self.source.num_front + (self.source.tokens_of(size) if num_ids is None else num_ids)
+        self.observations.num_cut_tokens += times * length
+
+    def _answered(self, question: Question) -> Sent | None:
         tells = self.observations.known_by_usage and question.purpose not in COUNTED
         client = self._connect() if question.alone else self.client
         before, begin_s = self.counters.before(not tells, client), time.perf_counter()
@@ -182,12 +212,18 @@ class Asker:
         except LimitReached:
             raise
         except ServerRefused as error:
+            if self._has_no_generate(question, error):
+                self.endpoints.leave_native()
+                return None
             if self._has_no_completions(question, error):
                 self.observations.form = "chat"  # all that is asked goes there from now on
                 return self._send(replace(question, body=messages_of(str(question.body["prompt"]))))
             self._refused(question, error)
             return None
         except TargetError as error:
+            if self._has_no_generate(question, error):
+                self.endpoints.leave_native()
+                return None
             self._check_patience(question.size, time.perf_counter() - begin_s)
             self._failed(error)
             return None
@@ -237,6 +273,13 @@ class Asker:
     def _has_no_completions(self, question: Question, error: ServerRefused) -> bool:
         is_first = not self.observations.sent and self.observations.form == "text"
         return is_first and question.purpose != CHAT and error.status in NOT_THERE
+
+    def _has_no_generate(self, question: Question, error: TargetError) -> bool:
+        """Whether /generate takes nothing, or nothing of us, though completions have just taken as long a prompt."""
+        is_tried = self.endpoints.is_native and "prompt" in question.body
+        is_refused = isinstance(error, ServerRefused) and error.status in (*NOT_THERE, *TOO_LONG)
+        is_closed = isinstance(error, TargetUnavailable)  # 401 and 403 among them
+        return is_tried and (is_refused or is_closed) and all(one.native_cached is None for one in self.observations.sent)
 
     def _refused(self, question: Question, error: ServerRefused) -> None:
         """Note what a refusal tells; one that was not to be expected is a failure."""

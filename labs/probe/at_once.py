@@ -25,6 +25,11 @@ class AtOnce:
         """The most that were under way at one moment, as seen from here."""
         return max((_num_open(self.sent, one.at_s) for one in self.sent), default=0)
 
+    @property
+    def is_abreast(self) -> bool:
+        """Whether several were answered, and all of them were under way at one moment."""
+        return 1 < len(self.sent) == self.num_abreast
+
     def num_missed(self, usual: int, by_new: int) -> int | None:
         """How many found no more than a new prompt does; None where nothing tells.
 

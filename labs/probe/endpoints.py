@@ -39,10 +39,15 @@ class Endpoints:
         self._facts = facts
         self._asks_ids = True
         self.is_native = False
+        self.has_native = facts.kind == "sglang"
 
     def use_native(self) -> None:
         """From now on send prompts to /generate."""
         self.is_native = True
+
+    def leave_native(self) -> None:
+        """From now on send prompts to completions again: a gateway may let nothing else through."""
+        self.is_native = self.has_native = False
 
     def answer(self, client: ServerClient, body: Mapping[str, Any], size: int) -> Answer:
         """Send a body of about `size` tokens. Raises TargetError; ServerRefused among them for what the server does not take."""

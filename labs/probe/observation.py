@@ -61,6 +61,7 @@ class Observations:
     at_once: list[AtOnce] = field(default_factory=list)
     gauge: float | None = None  # SGLang's cache_hit_rate, at the end
     rungs: list[Rung] = field(default_factory=list)
+    num_cut_tokens: int = 0  # of requests that a limit or Ctrl-C cut: the counters may count them, and no reply tells
     stopped: str = ""  # the limit that ended the run early
     left_out: list[str] = field(default_factory=list)  # questions that were not asked, or not to their end, for that limit
     seconds: float = 0.0
@@ -174,17 +175,22 @@ class Observations:
 
     @property
     def foreign_queries(self) -> int | None:
-        """Tokens looked up beyond this probe's own, by the counters; None where they do not tell."""
+        """Tokens looked up beyond this probe's own, those of its cut requests too; None where the counters do not tell."""
         growth, lengths = self.last_reading.growth_since(self.first_reading), [one.length for one in self.sent]
         if not growth.is_known or None in lengths:
             return None
-        return max(0, growth.without_checks(sum(lengths)).queries - sum(lengths))
+        return max(0, growth.without_checks(sum(lengths)).queries - sum(lengths) - self.num_cut_tokens)
 
     @property
     def is_shared(self) -> bool | None:
         """Whether others were served as well; None where no counter tells."""
         foreign = self.foreign_queries
         return None if foreign is None else foreign > max(MIN_SLACK, SLACK * sum(one.length or 0 for one in self.sent))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether others looked up so much that they may push out what this probe left, before it asks again."""
+        return bool(self.is_shared) and (self.foreign_queries or 0) > (self.facts.pool_tokens or 0) // 2
 
     @property
     def is_counted_in_part(self) -> bool:

@@ -49,10 +49,16 @@ class RepeatSeries:
         facts, seen, source = self._observations.facts, self._observations, self._asker.source
         bounds = [self._asker.budget.tokens_left // 3]
         if facts.max_model_len:
-            bounds += [source.within(facts.max_model_len) if source.form == "text" else facts.max_model_len - RESERVE]
+            room = facts.max_model_len - RESERVE - self._num_in_front
+            bounds += [source.within(facts.max_model_len) if source.form == "text" else room]
         bounds += [facts.pool_tokens // 2] if facts.pool_tokens else []
         bounds += [seen.longest_refused - 1] if seen.longest_refused else []
         return max(2, min(bounds))
+
+    @property
+    def _num_in_front(self) -> int:
+        """Tokens that the server counted beyond those that were sent: something puts them in front."""
+        return max([0, *(one.length - one.num_ids for one in self._observations.sent if one.num_ids)])
 
     @property
     def most_text(self) -> int:
@@ -71,7 +77,7 @@ class RepeatSeries:
                 return
             sent = self.repeat(LADDER, length, times=2, may_refuse=True)
             endpoints = self._asker.endpoints
-            if sent and self._is_unseen(sent) and not endpoints.is_native and self._observations.facts.kind == "sglang":
+            if sent and self._is_unseen(sent) and endpoints.has_native and not endpoints.is_native:
                 endpoints.use_native()
                 sent = self.repeat(LADDER, length, times=2, may_refuse=True)
             if sent and sent[-1].cached == 0:
@@ -124,13 +130,19 @@ class RepeatSeries:
 
     def _ask_at_once(self, prompt: Prompt) -> None:
         """A known prompt several times at once. Where not all find it once more, since by then each replica knows it that was
-        asked; then another one."""
+        asked; then another one. Another one too where they came one after the other after all, as on a quick server."""
         seen, before = self._observations, self._observations.missed_at_once
-        if before and not (len(before) == 2 and before[0]):
+        if before and len(before) >= self._most_at_once(before):
             return
         self._asker.ask_at_once(prompt, NUM_ABREAST)
-        if not before and seen.missed_at_once[-1]:
+        if not any(before) and seen.missed_at_once[-1]:
             self._asker.ask_at_once(prompt, NUM_ABREAST)
+
+    def _most_at_once(self, missed: list[int | None]) -> int:
+        """How many groups in all, by those that were sent."""
+        first = self._observations.at_once[0]
+        was_apart = len(first.sent) == NUM_ABREAST and not first.is_abreast
+        return (3 if any(missed) else 1) + (was_apart and not missed[0])
 
     def wait_and_repeat(self) -> None:
         """Repeats after a pause; only worth the time where bursts missed what was found then, or is found elsewhere."""

@@ -2,6 +2,7 @@
 
     http://user:secret@host:8000/v1?key=…   →   base http://host:8000, shown http://host:8000
     http://host:8000/v1/completions         →   base http://host:8000, as an address that was copied from a request
+    http://user:sec/ret@host                →   AddressError: there the host would end before the password does
 
 A password in the address goes to the server alone; what stands behind `?` is dropped: paths are our own. Of an address that
 cannot be used nothing is shown but its scheme and, where only that is missing, its host: any other part may be a password in a
@@ -57,8 +58,9 @@ class ServerAddress:
             raise AddressError(f"the address cannot be read; accepted: {_ACCEPTED}") from None
         host, port = parts.hostname or "", _port(parts)
         is_host = ":" in host or _HOST_NAME.fullmatch(host)  # with a colon it stood in brackets: IPv6, checked above
+        is_torn = "@" in parts.path + parts.query + parts.fragment  # a / ? or # in a login ends the host too early
         if "://" not in url:
-            meant = is_host and host not in SCHEMES and port != _NO_PORT
+            meant = is_host and host not in SCHEMES and port != _NO_PORT and not is_torn
             shown = _base("http", host, port, "") if meant else _ACCEPTED
             raise AddressError(f"the address has no scheme; accepted: {shown}")
         scheme = parts.scheme.lower()
@@ -71,6 +73,9 @@ class ServerAddress:
         if port == _NO_PORT:
             what = "the port in the address is no number from 1 to 65535"
             raise AddressError(f"{what}; accepted: {_ACCEPTED}, an IPv6 address in [ ]")
+        if is_torn:
+            what = "an @ stands behind the host in the address: in a login / ? # are written %2F %3F %23"
+            raise AddressError(f"{what}; accepted: {_ACCEPTED}")
         path = parts.path.rstrip("/")
         path = path.removesuffix(next((end for end in ENDPOINTS if path.endswith(end)), "")).rstrip("/")
         login = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))

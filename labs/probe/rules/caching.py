@@ -15,7 +15,7 @@ from labs.probe.observation import Observations
 from labs.probe.rules.fronts import changes_in_front, front_tokens
 from labs.probe.rules.kept_replies import are_kept
 from labs.probe.rules.timing import tells_reuse, times_line
-from labs.probe.rules.words import cached_by_length, control, count, numbers
+from labs.probe.rules.words import cached_by_length, control, count, crowd, numbers
 from labs.probe.sent import BURST, LATE, NO_SALT, OWN_SALT, SALTED, SALTED_CHAT
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, FAULT, FINE, STRONG, WEAK, Verdict
 
@@ -86,6 +86,8 @@ def identity(seen: Observations) -> Verdict | None:
         return None  # another witness saw hits
     if unit is not None and seen.longest_repeat <= 2 * unit:
         return None  # too short, perhaps beside a drafter
+    if seen.is_crowded:
+        return _crowded(seen)
     salted = [one for one in seen.of(SALTED) if one.salt == OWN_SALT and one.cached is not None]
     bursts = [f"one prompt {len(turns)} times in a row: {numbers(turns)} cached" for turns in seen.bursts]
     evidence = (*cached_by_length(repeats), *bursts[:1], _sameness(seen))
@@ -103,10 +105,17 @@ def identity(seen: Observations) -> Verdict | None:
     return Verdict("identity", FAULT, sure, finding, evidence, next_step)
 
 
+def _crowded(seen: Observations) -> Verdict:
+    finding = "Equal prompts are looked up and not found: others may have pushed them out, or each request gets an identity of its own."
+    next_step = f"Ask again at a quiet moment, where only an identity for each request would still miss; {flag('pool', seen.facts)}."
+    evidence = (*cached_by_length(seen.known_repeats), *crowd(seen))
+    return Verdict("identity", CANNOT_TELL, WEAK, finding, evidence, next_step)
+
+
 def _only_on_one_connection(seen: Observations) -> bool:
     """Whether repeats on the probe's own connection are found, and those on new ones never, after a pause neither."""
     by_new, law = seen.new_prompts.most_found, seen.explanation
-    if law is None or changes_in_front(seen) or seen.new_prompts.are_found:
+    if law is None or changes_in_front(seen) or seen.new_prompts.are_found or seen.is_crowded:
         return False
     on_new = [one for one in seen.known_repeats if one.purpose == BURST and one.length and law.hits(one.length, one.length)]
     on_new += [one for one in seen.of(LATE) if one.turn]

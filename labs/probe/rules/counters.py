@@ -35,6 +35,7 @@ def counters(seen: Observations) -> Verdict | None:
     evidence = (
         f"looked up meanwhile: {growth.queries:,} tokens, of this probe's own {own:,}",
         f"found: {growth.hits:,}, own {_own_found(seen)}",
+        *([f"of requests that were cut before their answer: up to {seen.num_cut_tokens:,}"] if seen.num_cut_tokens else []),
     )
     if not growth.queries and not seen.hitting_repeats:
         return None  # nothing is looked up where caching is off: its rule tells it
@@ -106,8 +107,8 @@ def _lifetime_rate(seen: Observations, growth: CounterReading, evidence: tuple[s
 def gauge(seen: Observations) -> Verdict | None:
     """Whether SGLang's cache_hit_rate is the latest batch's rate, as it is meant, and how far that is from a rate over time."""
     known = [one for one in seen.sent if one.length]
-    if seen.gauge is None or not known or known[-1].cached is None:
-        return None
+    if seen.gauge is None or not 0 <= seen.gauge <= 1 or not known or known[-1].cached is None:
+        return None  # no number is no share either
     latest = known[-1]
     evidence = (f"this probe's latest request: {numbers([latest.cached])} of {latest.length:,} cached",)
     if abs(seen.gauge - hit_rate(latest.cached, latest.length)) <= NEAR:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Sequence
 
 from labs.probe.observation import Observations
-from labs.probe.rules.words import control, numbers
+from labs.probe.rules.words import control, crowd, numbers
 from labs.probe.sent import CHAT, KEPT, OF_REPEATS, SHARED, TEXT, Sent
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 from labs.theory import common_prefix
@@ -31,17 +31,27 @@ def front(seen: Observations) -> Verdict | None:
         )
         return Verdict("front", FAULT, _sure_of(seen, TEXT), finding, _front_evidence(seen), f"{MOVE}.")
     if extra and not seen.hitting_repeats and seen.known_repeats and seen.is_looked_up is not False:
+        if seen.is_crowded:
+            finding = (
+                f"Something puts {extra:,} tokens in front of each prompt, and equal prompts do not find each other: it changes, or "
+                "others push prompts out."
+            )
+            evidence = (*_front_evidence(seen), *crowd(seen))
+            return Verdict("front", CANNOT_TELL, WEAK, finding, evidence, "Ask again at a quiet moment.")
         finding = (
             f"Something puts {extra:,} tokens in front of each prompt, and equal prompts never find each other: what "
             "it puts there changes."
         )
         return Verdict("front", FAULT, STRONG, finding, _front_evidence(seen), f"{MOVE}.")
     if extra and seen.is_kept is False and seen.hitting_repeats:
+        if _is_full(seen):
+            return _forgotten(seen, "front", _front_evidence(seen))
         finding = (
             f"Something puts {extra:,} tokens in front of each prompt; repeats at once find, later ones do not: a "
             "clock stands there."
         )
-        return Verdict("front", FAULT, STRONG, finding, (*_front_evidence(seen), _kept_line(seen)), f"{MOVE}.")
+        sure = WEAK if _may_be_pushed_out(seen) else STRONG
+        return Verdict("front", FAULT, sure, finding, (*_front_evidence(seen), _kept_line(seen)), f"{MOVE}.")
     if seen.is_steady and seen.is_kept is False and _misses(seen, texts):
         return _renamed(seen) or _forgotten(seen, "front", _front_evidence(seen))
     if seen.is_steady and seen.is_kept and _misses(seen, texts):
@@ -63,11 +73,7 @@ def front(seen: Observations) -> Verdict | None:
         return Verdict(
             "front", EXPECTED, sure, finding, _front_evidence(seen), "Know that they are there when you compare lengths."
         )
-    if not _front_evidence(seen):
-        return None
-    if _has_no_front(seen):
-        return Verdict("front", FINE, STRONG, "Prompts reach the model as they were sent.", _front_evidence(seen))
-    return Verdict("front", FINE, sure, f"Equal prompts reach the model equal{unless}.", _front_evidence(seen))
+    return _as_sent(seen, sure, unless)
 
 
 def chat(seen: Observations) -> Verdict | None:
@@ -107,6 +113,19 @@ def chat(seen: Observations) -> Verdict | None:
         finding = "Today's date stands in front of a chat message: each midnight all that follows is computed once more."
         return Verdict("chat", EXPECTED, STRONG, finding, evidence, f"Nothing to repair, if one miss a day is none; {DAY}.")
     return Verdict("chat", FINE, sure, f"A chat message that is sent again finds all it can{unless}.", evidence)
+
+
+def _as_sent(seen: Observations, sure: str, unless: str) -> Verdict | None:
+    """That nothing stands in front, or nothing that changes, as far as equal prompts can be compared."""
+    if not _front_evidence(seen):
+        return None
+    if _has_no_front(seen):
+        return Verdict("front", FINE, STRONG, "Prompts reach the model as they were sent.", _front_evidence(seen))
+    if any(len(_counts(turns)) > 1 and not _compares(turns) for purpose in COMPLETIONS for turns in seen.turns_of(purpose)):
+        finding = "Repeats are counted without what they found, it seems: whether equal prompts reach the model equal is open."
+        next_step = "Ask the server itself, without a gateway in front."
+        return Verdict("front", CANNOT_TELL, WEAK, finding, _front_evidence(seen), next_step)
+    return Verdict("front", FINE, sure, f"Equal prompts reach the model equal{unless}.", _front_evidence(seen))
 
 
 def _at_least_twice(turns: Sequence[Sent], name: str, finding: str, evidence: tuple[str, ...], next_step: str) -> Verdict:
@@ -171,9 +190,14 @@ def _renamed(seen: Observations) -> Verdict | None:
 
 def _may_be_pushed_out(seen: Observations) -> bool:
     """Whether what the probe and others sent until then may fill the pool."""
+    return seen.facts.pool_tokens is None or seen.foreign_queries is None or _is_full(seen)
+
+
+def _is_full(seen: Observations) -> bool:
+    """Whether it is seen to: by what is known of both; where no pool is announced, by others that are served at all."""
     until_s = max((one.at_s for one in seen.of(KEPT)), default=0.0)
     pool, own = seen.facts.pool_tokens, sum(one.length or 0 for one in seen.sent if one.at_s <= until_s)
-    return pool is None or seen.foreign_queries is None or own + seen.foreign_queries > pool // 2
+    return seen.is_crowded if pool is None else own + (seen.foreign_queries or 0) > pool // 2
 
 
 def bos(seen: Observations) -> Verdict | None:
@@ -219,12 +243,30 @@ def _change(turns: Sequence[Sent]) -> str | None:
     for one, other in pairwise(turns):
         if one.prompt_ids is not None and other.prompt_ids is not None and one.prompt_ids != other.prompt_ids:
             return f"equal prompts part at token {common_prefix(one.prompt_ids, other.prompt_ids):,}"
-    counts = {one.usage.prompt_tokens for one in turns if one.usage.prompt_tokens is not None}
+    counts = _counts(turns)
+    if _are_counted_without_found(turns):
+        return None
     return f"equal prompts have {' or '.join(f'{one:,}' for one in sorted(counts))} tokens" if len(counts) > 1 else None
 
 
+def _counts(turns: Sequence[Sent]) -> set[int]:
+    """Tokens of one prompt, as the server counted them."""
+    return {one.usage.prompt_tokens for one in turns if one.usage.prompt_tokens is not None}
+
+
+def _are_counted_without_found(turns: Sequence[Sent]) -> bool:
+    """Whether the counts of one prompt differ as where a server counts only what it computed: a repeat by what it says it found,
+    or by half at least; by anything where the server shows that equal prompts reached it."""
+    first, is_shown = turns[0].usage.prompt_tokens, all(one.prompt_ids is not None for one in turns)
+    later = [(one.usage.prompt_tokens, one.usage.cached_tokens or 0) for one in turns if one.usage.prompt_tokens is not None]
+    return first is not None and all(
+        count == first or count + found == first or 2 * count <= first or (is_shown and count < first) for count, found in later
+    )
+
+
 def _compares(turns: Sequence[Sent]) -> bool:
-    return all(one.prompt_ids is not None for one in turns) or all(one.usage.prompt_tokens is not None for one in turns)
+    is_counted = all(one.usage.prompt_tokens is not None for one in turns)
+    return all(one.prompt_ids is not None for one in turns) or (is_counted and len(_counts(turns)) == 1)
 
 
 def _misses(seen: Observations, turns: Sequence[Sent]) -> bool:

@@ -17,7 +17,7 @@ from labs.probe.verdict import CANNOT_TELL, CERTAIN, FAULT, STRONG, WEAK, Verdic
 def cut(seen: Observations) -> Verdict | None:
     """Whether the server counts fewer tokens than were sent."""
     # Some count a prompt without what was found of it.
-    new = [one for one in seen.sent if not one.turn and not one.cached and not one.usage.cached_tokens]
+    new = [one for one in seen.sent if not (one.turn or one.cached or one.usage.cached_tokens or one.matched is not None)]
     pairs = sorted({(one.num_ids, one.usage.prompt_tokens) for one in new if one.num_ids and one.usage.prompt_tokens})
     fewer = [(sent, counted) for sent, counted in pairs if counted < sent]
     if not fewer:
@@ -54,7 +54,7 @@ def _falling_short(seen: Observations, law: Explanation, repeats: list[Sent]) ->
     possible = law.hits(length, length)
     whole = max((one.length for one in seen.known_repeats if one.length and not seen.falls_short(one)), default=0)
     evidence = (*cached_by_length(repeats), f"{possible:,} possible; up to {whole:,} tokens repeats find all they can")
-    if seen.is_shared and (seen.foreign_queries or 0) > (seen.facts.pool_tokens or 0) // 2:
+    if seen.is_crowded:
         finding = f"Repeats of {length:,} tokens find {numbers(found)} of {possible:,}: others may have pushed them out."
         return Verdict("long", CANNOT_TELL, WEAK, finding, evidence, "Ask again at a quiet moment.")
     next_step = "Ask the server itself with prompts of that length, and see what treats them otherwise than short ones."

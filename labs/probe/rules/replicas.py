@@ -7,7 +7,7 @@ several times at once. Only what passes both shows one cache.
 
 A small pool that others fill loses a prompt within moments, and then it is missed too, again and again. So replicas are named
 only where their counters show them, or where nobody else was served meanwhile; without counters, where each burst ended with
-hits alone.
+hits alone. One miss of a known prompt names none: a reset of the cache gives it as well.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from labs.probe.flags import flag
 from labs.probe.observation import Observations
 from labs.probe.rules.fronts import changes_in_front, front_tokens
 from labs.probe.rules.kept_replies import are_kept
-from labs.probe.rules.words import cached_by_length, count, numbers
+from labs.probe.rules.words import cached_by_length, count, crowd, numbers
 from labs.probe.sent import LADDER, LATE, STAIRCASE
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 
-MIN_LOST = 2  # prompts that were missed at once: one may be anything's
+MIN_LOST = 2  # misses of known prompts, one after the other or at once: one may be anything's
 AFFINITY = (
     "Route by prefix or by session (a hash of the system prompt, the user, the conversation), or ask each replica by itself."
 )
@@ -46,6 +46,8 @@ def replicas(seen: Observations) -> Verdict | None:
         evidence = (*lines, f"first repeats found: {first} of {len(bursts)}", *_after_hits(found), *_readings(seen))
         if not _shows_replicas(seen, found):
             return _lost_or_several(seen, evidence)
+        if sum(turns.count(False) - 1 for turns in found) < MIN_LOST and not _counts_several(seen):
+            return _lost_once(evidence)
         finding = f"About {misses} caches answer behind this address, and requests go to any: a prompt is missed once by each."
         return Verdict("replicas", FAULT, STRONG, finding, evidence, AFFINITY)
     return _lost_at_once(seen, lines) or _several_readings(seen, lines) or _steady(seen, lines)
@@ -113,13 +115,18 @@ def _steady(seen: Observations, lines: tuple[str, ...]) -> Verdict | None:
 
 def _found_at_once(seen: Observations) -> tuple[str, ...]:
     """That a known prompt was found by all of several at once; empty where that was not seen."""
-    found = [one for one, missed in zip(seen.at_once, seen.missed_at_once) if missed == 0 and 1 < len(one.sent) == one.num_abreast]
+    found = [one for one, missed in zip(seen.at_once, seen.missed_at_once) if missed == 0 and one.is_abreast]
     return tuple(f"a known prompt {count(len(one.sent), 'time')} at once: found each time" for one in found)
+
+
+def _counts_several(seen: Observations) -> bool:
+    """Whether the counters themselves show several caches."""
+    return seen.is_jumping or seen.facts.num_engines > 1
 
 
 def _shows_replicas(seen: Observations, found: list[list[bool]]) -> bool:
     """Whether misses are replicas', and not prompts that others pushed out in between."""
-    if seen.is_jumping or seen.facts.num_engines > 1:
+    if _counts_several(seen):
         return True
     if seen.is_shared is None:
         return all(_is_settled(turns) for turns in found)
@@ -137,13 +144,15 @@ def _after_hits(found: list[list[bool]]) -> tuple[str, ...]:
     return (f"missed again after it had been found: {count(late, 'time')}",) if late else ()
 
 
+def _lost_once(evidence: tuple[str, ...]) -> Verdict:
+    finding = "A known prompt was missed once: somebody reset the cache, something pushed the prompt out, or another cache answered."
+    return Verdict("replicas", CANNOT_TELL, WEAK, finding, evidence, "Ask again: replicas miss prompts every time.")
+
+
 def _lost_or_several(seen: Observations, evidence: tuple[str, ...]) -> Verdict:
-    pool, others = seen.facts.pool_tokens, seen.foreign_queries
-    evidence += (f"looked up by others meanwhile: {others:,} tokens",) if others else ()
-    evidence += (f"announced pool: {pool:,} tokens",) if pool else ()
     finding = "Prompts are lost within moments: others push them out of the pool, or several caches answer."
     next_step = f"Ask again at a quiet moment, where only replicas would still miss; {flag('pool', seen.facts)}."
-    return Verdict("replicas", CANNOT_TELL, WEAK, finding, evidence, next_step)
+    return Verdict("replicas", CANNOT_TELL, WEAK, finding, (*evidence, *crowd(seen)), next_step)
 
 
 def _is_late(seen: Observations) -> bool:

@@ -9,13 +9,14 @@ from labs.probe.observation import Observations
 from labs.probe.rules.kept_replies import are_kept
 from labs.probe.rules.timing import tells_reuse, times_line
 from labs.probe.rules.words import count, numbers
-from labs.probe.sent import CHAT, SALTED_CHAT, Sent
+from labs.probe.sent import CHAT, NO_SALT, SALTED_CHAT, Sent
 from labs.probe.verdict import CANNOT_TELL, CERTAIN, EXPECTED, FAULT, FINE, STRONG, WEAK, Verdict
 from labs.servers.server_facts import ServerFacts
-from labs.servers.server_reply import ABSENT, REPORTED, Usage
+from labs.servers.server_reply import ABSENT, NO_DETAILS, REPORTED, Usage
 
 MAX_SHOWN = 3  # requests quoted as evidence
 MANY_FAILURES, MUCH_FAILURE = 3, 0.1  # requests, and their share, from which on a busy server is one that fails
+MUCH_TOLD = 4  # more than one new prompt in so many
 BUSY_STEP = "Look at the server's queue: more replicas, or a longer one"
 
 
@@ -66,24 +67,47 @@ def usage(seen: Observations) -> Verdict | None:
 
 
 def _partly_reported(seen: Observations, sent: list[Sent], evidence: tuple[str, ...]) -> Verdict:
-    silent = [one for one in sent if one.usage.state != REPORTED]
-    # Who reports no zero at all, and is silent on nothing that another witness found.
-    found = [one.counted.hits if one.is_counted else one.turn for one in silent]
-    if not any(found) and all(one.usage.cached_tokens != 0 for one in sent):
-        finding = "A miss is reported as no cached_tokens, a hit as a number: here a missing number means 0."
-        return Verdict(
-            "usage", EXPECTED, STRONG, finding, evidence, "Count a missing number as 0 on this server, and on no other."
-        )
+    if _hides_misses(seen):
+        # Silent on nothing that may have been found, either.
+        if not any(_may_find(seen, one) for one in sent if one.usage.state != REPORTED and not one.is_counted):
+            finding = "A miss is reported as no cached_tokens, a hit as a number: here a missing number means 0."
+            next_step = "Count a missing number as 0 on this server, and on no other."
+            return Verdict("usage", EXPECTED, STRONG, finding, evidence, next_step)
+        finding = "Some repeats say nothing of what was found, and no reply says 0: a missing number means that, or was dropped."
+        next_step = f"Ask the server itself; there {flag('usage', seen.facts)}."
+        return Verdict("usage", CANNOT_TELL, WEAK, finding, evidence, next_step)
     in_chat = {one.usage.state for one in seen.of(CHAT, SALTED_CHAT)}
     if {one.usage.state for one in sent} == {REPORTED} and REPORTED not in in_chat:
         finding = "Completions say how many tokens were found, chat replies do not: something drops it from chat."
         next_step = "Look at the gateway; or another server answers chat, with other settings."
         return Verdict("usage", FAULT, STRONG, finding, evidence, next_step)
+    silent = [one for one in seen.sent if one.native_cached is None and one.usage.state != REPORTED]
+    if len(silent) == 1:
+        finding = "One reply does not say how many tokens were found, all others do: one alone may be anything's."
+        return Verdict("usage", CANNOT_TELL, WEAK, finding, evidence, "Ask again, to see whether that happens often.")
     finding = (
         "Some replies say how many tokens were found, others do not: servers of different settings answer here, or something on "
         "the way drops it at times."
     )
     return Verdict("usage", FAULT, STRONG, finding, evidence, f"Ask each server itself; there {flag('usage', seen.facts)}.")
+
+
+def _hides_misses(seen: Observations) -> bool:
+    """Whether only hits are told, and no reply says 0, as far as any witness knows."""
+    sent = [one for one in seen.sent if one.native_cached is None and one.purpose not in (CHAT, SALTED_CHAT)]
+    silent = [one for one in sent if one.usage.state != REPORTED]
+    is_found = any(one.counted.hits for one in silent if one.is_counted)
+    # Behind a front that is always found no reply says 0 either; by chance few new prompts find a token.
+    new = [one.usage.state == REPORTED for one in sent if not one.turn and one.matched is None]
+    is_told = MUCH_TOLD * sum(new) > len(new)
+    return 0 < len(silent) < len(sent) and not is_found and not is_told and all(one.usage.cached_tokens != 0 for one in sent)
+
+
+def _may_find(seen: Observations, one: Sent) -> bool:
+    """Whether a request is a repeat that can find something; a salt of its own finds nothing the first time."""
+    law, told = seen.explanation, [other.length for other in seen.hitting_repeats if other.length]
+    shortest = law.shortest_hit if law is not None else min(told, default=0)
+    return bool(one.turn) and one.salt == NO_SALT and (one.length or 0) >= shortest
 
 
 def _other_witnesses(seen: Observations) -> tuple[str, ...]:
@@ -135,6 +159,9 @@ def stream(seen: Observations) -> Verdict | None:
         f"stream with include_usage: {streamed.state}",
         f"without a stream: {REPORTED if is_reported else 'not reported'}",
     )
+    if streamed.state == NO_DETAILS and _hides_misses(seen):
+        finding = "A stream says nothing of a miss, as replies in one piece do here: whether it tells a hit is open."
+        return Verdict("stream", CANNOT_TELL, WEAK, finding, evidence)
     if (streamed.state == ABSENT and has_usage) or (streamed.state != REPORTED and is_reported):
         finding = "Streams do not report what replies in one piece do, though usage was asked for."
         return Verdict(

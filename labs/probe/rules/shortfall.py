@@ -7,7 +7,7 @@ from typing import Iterable
 
 from labs.probe.explanation import Explanation
 from labs.probe.observation import Observations
-from labs.probe.rules.words import count, numbers
+from labs.probe.rules.words import count, crowd, numbers
 from labs.probe.sent import BURST, LATE, Sent
 from labs.probe.verdict import CANNOT_TELL, EXPECTED, WEAK, Verdict
 
@@ -17,7 +17,7 @@ MIN_SHORT, MANY_SHORT = 2, 0.2  # repeats that fell short, and their share: long
 MAX_SHOWN = 4  # lengths quoted as evidence
 # Rules that say why repeats miss, as a fault, or where they name what it may be.
 FAULTS = frozenset(("caching", "identity", "replicas", "front", "long", "strangers", "impossible", "witnesses", "copies"))
-OPEN = frozenset(("caching", "replicas", "long"))
+OPEN = frozenset(("caching", "identity", "replicas", "long"))
 
 
 def repeats(seen: Observations, verdicts: Iterable[Verdict]) -> Verdict | None:
@@ -30,12 +30,13 @@ def repeats(seen: Observations, verdicts: Iterable[Verdict]) -> Verdict | None:
     short = [(one, most) for one, most in known if one.cached < most]
     if len(short) < MIN_SHORT or (found >= CLEARLY * possible and len(short) < MANY_SHORT * len(known)):
         return None
+    why = ": others may have pushed prompts out" if seen.is_crowded else ", and nothing that was seen says why"
     finding = (
         f"Repeats find less than they can, {found:,} of {possible:,} tokens ({count(len(short), 'repeat')} of {len(known)} fell "
-        "short), and nothing that was seen says why."
+        f"short){why}."
     )
     next_step = "Ask again at a quiet moment, then the server itself without a gateway in front: what differs between them is why."
-    return Verdict(SHORTFALL, CANNOT_TELL, WEAK, finding, _lines(short), next_step)
+    return Verdict(SHORTFALL, CANNOT_TELL, WEAK, finding, (*_lines(short), *(crowd(seen) if seen.is_crowded else ())), next_step)
 
 
 def _says_why(seen: Observations, verdict: Verdict) -> bool:

@@ -17,6 +17,8 @@ from labs.probe.sent import TIMING
 from labs.probe.verdict import CANNOT_TELL, FINE, WEAK, Verdict
 from labs.theory import chance_auc_spread
 
+CLEARLY_SOONER = 0.75  # of a new prompt's time: less is seen in one run and not in the next
+
 
 def timing(seen: Observations) -> Verdict | None:
     """Whether repeats are answered sooner."""
@@ -47,9 +49,11 @@ def _more_time(seen: Observations) -> str:
 
 
 def tells_reuse(seen: Observations) -> bool:
-    """Whether repeats are sooner more often than chance allows."""
+    """Whether repeats are sooner more often than chance allows, and clearly so."""
     repeats, controls = _sides(seen)
-    return _is_enough(seen) and _auc(repeats, controls) > 0.5 + chance_auc_spread(len(repeats), len(controls))
+    if not _is_enough(seen) or _auc(repeats, controls) <= 0.5 + chance_auc_spread(len(repeats), len(controls)):
+        return False
+    return statistics.median(repeats) <= CLEARLY_SOONER * statistics.median(controls)
 
 
 def times_line(seen: Observations) -> str:

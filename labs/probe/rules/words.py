@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Iterable, Sequence
 
+from labs.probe.observation import Observations
 from labs.probe.sent import Sent
 
 MAX_LISTED = 8
@@ -31,6 +32,13 @@ def cached_by_length(sent: Sequence[Sent]) -> tuple[str, ...]:
         shown = f"{length:,} {what}" if length is not None else what
         lines.append(f"{'repeat' if len(group) == 1 else 'repeats'} of {shown}: {numbers(one.cached for one in group)} cached")
     return tuple(lines)
+
+
+def crowd(seen: Observations) -> tuple[str, ...]:
+    """What others looked up, and the pool that they may fill, as far as either is known."""
+    others, pool = seen.foreign_queries, seen.facts.pool_tokens
+    lines = (f"looked up by others meanwhile: {others:,} tokens",) if others else ()
+    return (*lines, f"announced pool: {pool:,} tokens") if pool else lines
 
 
 def control(sent: Sequence[Sent]) -> str:

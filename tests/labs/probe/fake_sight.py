@@ -77,6 +77,12 @@ def together(seen, prompt, turn, *found, length=257):
     seen.at_once.append(AtOnce(group))
 
 
+def crowded(seen, num_foreign=200_000):
+    """The same where others looked up so many tokens meanwhile: more than the pool holds."""
+    seen.last_reading = replace(seen.last_reading, queries=seen.last_reading.queries + num_foreign)
+    return seen
+
+
 def with_times(seen, repeat_s, control_s):
     """Eight times of each side; the first request, which is repeated, is slow."""
     seen.sent.append(sent(kinds.TIMING, 900, 0, 1_025, 0, seconds=15.0))

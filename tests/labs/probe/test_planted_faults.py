@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from starlette.responses import JSONResponse
 
 from labs.probe import asker, counter_reader, probe_run, repeat_series, side_series
 from labs.probe.budget import ProbeLimits
 from labs.probe.judgement import judge
 from labs.probe.probe_run import ProbeSettings, probe
-from labs.probe.sent import LATE, SHARED, TIMING
+from labs.probe.sent import CHAT, LATE, SHARED, TIMING
 from labs.servers.server_address import ServerAddress
 from labs.servers.server_client import SendLimits, ServerClient
 from labs.targets.base import TargetError
@@ -228,6 +229,44 @@ def test_sglangs_own_interface_tells_where_nothing_else_does(probed):
     seen, verdicts = probed(flavor="sglang", cache_report=False, metrics_endpoint=False)
     assert state(verdicts, "caching")[0] == "fine" and faults(verdicts) == {"usage", "metrics"}
     assert "/generate found" in " ".join(verdicts["usage"].evidence) and seen.explanation.unit == 1
+
+
+class WithoutGenerate(reports.Hide):
+    """Completions report nothing, and SGLang's own interface is closed."""
+
+    def refuse(self, path, body):
+        return JSONResponse({"error": "forbidden"}, 403) if path == "/generate" else super().refuse(path, body)
+
+
+@pytest.mark.parametrize("gateway", [reports.Hide("/metrics", "/generate"), WithoutGenerate("/metrics")])
+def test_an_interface_of_sglangs_that_a_gateway_hides_is_no_failure(probed, gateway):
+    few = {"limits": ProbeLimits(max_requests=20)}
+    seen, verdicts = probed(gateway, flavor="sglang", cache_report=False, settings=few)
+    assert faults(verdicts) == {"usage", "metrics"} and not seen.failures and seen.of(CHAT)
+
+
+def test_a_request_at_once_asks_for_no_more_output_than_there_is_room(probed):
+    few = {"limits": ProbeLimits(max_requests=36)}
+    seen, verdicts = probed(flavor="sglang", page_size=256, max_model_len=270, settings=few)
+    assert seen.at_once and all(one.sent for one in seen.at_once) and not seen.failures and faults(verdicts) == set()
+
+
+class OneToken(Gateway):
+    """No request is let through that asks for more."""
+
+    def refuse(self, path, body):
+        return JSONResponse({"error": "max_tokens"}, 400) if body.get("max_tokens", 1) > 1 else None
+
+
+def test_requests_at_once_that_nobody_takes_are_no_failure(probed):
+    seen, verdicts = probed(OneToken(), settings={"limits": ProbeLimits(max_requests=40)})
+    assert seen.at_once and not seen.failures and faults(verdicts) == set()
+
+
+def test_what_stands_in_front_is_left_room_for(probed, monkeypatch):
+    monkeypatch.setattr(side_series, "NUM_TIMED", 1)
+    seen, verdicts = probed(fronts.SameFront(40), max_model_len=512)
+    assert not seen.failures and not seen.stopped and faults(verdicts) == set()
 
 
 def test_a_small_pool_is_found_with_stress_alone(probed):

@@ -9,6 +9,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from labs.probe import counter_reader, probe_run, repeat_series, side_series
+from labs.probe.endpoints import Endpoints
 from labs.probe.judgement import judge
 from labs.probe.probe_run import ProbeSettings, probe
 from labs.servers.server_address import ServerAddress
@@ -120,3 +121,18 @@ def test_requests_that_reach_the_engine_twice_are_told_and_their_hits_are_real(p
     _, verdicts = probed(traffic.SendTwice())
     assert state(verdicts, "copies") == ("fault", "strong") and "2 times" in verdicts["copies"].finding
     assert faults(verdicts) == {"copies"} and "counters" not in verdicts
+
+
+def test_a_request_that_ctrl_c_cut_after_it_was_counted_is_nobody_elses(probed, monkeypatch):
+    answer = Endpoints.answer
+
+    def cut(self, client, body, size):
+        found = answer(self, client, body, size)
+        if size > 1_000:  # the first that is timed
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(Endpoints, "answer", cut)
+    seen, verdicts = probed(Gateway())
+    assert seen.stopped == probe_run.INTERRUPTED and seen.num_cut_tokens == side_series.TIMED_LENGTH
+    assert seen.is_shared is False and "Others" not in verdicts["counters"].finding

@@ -6,6 +6,8 @@ import pytest
 
 from labs.servers.server_address import AddressError, ServerAddress, is_server_url
 
+TORN = "an @ stands behind the host in the address: in a login / ? # are written %2F %3F %23"
+
 
 @pytest.mark.parametrize(
     ("url", "base"),
@@ -52,6 +54,9 @@ def test_a_password_is_sent_and_never_shown():
         ("http://me:secret/word@host", "the port in the address is no number from 1 to 65535"),
         ("http://[::1", "the address cannot be read"),
         ("http://\udcff", "the address cannot be read"),
+        ("http://me:12/secret@host:80", TORN),
+        ("http://me:1#secret@host", TORN),
+        ("http://me?secret@host", TORN),
     ],
 )
 def test_what_is_no_address_is_refused_in_one_line_without_a_password(url, told):
@@ -70,6 +75,7 @@ def test_what_is_no_address_is_refused_in_one_line_without_a_password(url, told)
         ("[::1]:8000", "http://[::1]:8000"),
         ("host/v1?key=secret", "http://host"),
         ("me:secret@", "http://HOST:PORT or https://HOST"),
+        ("me:12/secret@host", "http://HOST:PORT or https://HOST"),
         ("http:localhost", "http://HOST:PORT or https://HOST"),
         ("http//localhost", "http://HOST:PORT or https://HOST"),
         ("two words", "http://HOST:PORT or https://HOST"),

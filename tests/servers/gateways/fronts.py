@@ -29,6 +29,20 @@ class PrependCounter(Gateway):
             body["prompt"] = f"request {number % 90 + 10} {body['prompt']}"
 
 
+class SameFront(Gateway):
+    """The same ids stand in front of all prompts of ids. No ids are told."""
+
+    def __init__(self, num_ids: int) -> None:
+        self._front = [5] * num_ids
+
+    def change_request(self, path: str, body: dict[str, Any]) -> None:
+        if path == COMPLETIONS and isinstance(body["prompt"], list):
+            body["prompt"] = [*self._front, *body["prompt"]]
+
+    def change_reply(self, path: str, body: dict[str, Any]) -> None:
+        hide_ids(body)
+
+
 class CutFronts(Gateway):
     """Of prompts of ids only the last `most` are passed on."""
 

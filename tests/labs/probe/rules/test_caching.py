@@ -8,7 +8,7 @@ import pytest
 
 from labs.probe import sent as kinds
 from labs.servers.prefix_counters import CounterReading
-from tests.labs.probe.fake_sight import LAW, OTHER, VLLM, changed, sent, sight, unreported, usage, with_times
+from tests.labs.probe.fake_sight import LAW, OTHER, VLLM, changed, crowded, sent, sight, unreported, usage, with_times
 from tests.labs.probe.verdicts import faults, text_of, verdict
 
 
@@ -131,3 +131,12 @@ def test_times_alone_are_weak_and_few_times_tell_nothing():
     assert verdict(seen, "caching") == ("fine", "weak")
     seen.sent = [one for one in seen.sent if one.purpose != kinds.TIMING or one.prompt in (900, 901, 902)][:-4]
     assert verdict(seen, "caching") == ("cannot tell", "weak")
+
+
+def test_prompts_that_others_may_have_pushed_out_show_no_identity():
+    for seen in (crowded(sight()), crowded(sight(replace(VLLM, pool_tokens=None)), 9_000)):
+        assert verdict(seen, "identity") == ("cannot tell", "weak") and "pushed them out" in text_of(seen, "identity")
+        assert faults(seen) == [] and verdict(seen, "repeats") is None
+    assert "looked up by others meanwhile: 200,000 tokens" in text_of(crowded(sight()), "identity")
+    assert verdict(crowded(sight(), 20_000), "identity") == ("fault", "strong"), "too few to fill the pool"
+    assert verdict(crowded(by_connection()), "identity") is None

@@ -93,6 +93,21 @@ def test_sglangs_gauge_is_the_latest_batch():
     seen = sight(SGLANG, Explanation(1))
     seen.gauge = 0.0
     assert verdict(seen, "gauge") == ("expected", "weak")
+    seen.gauge = float("nan")
+    assert verdict(seen, "gauge") is None, "no number"
     last = seen.sent[-1]
     seen.gauge = round(last.cached / last.length, 3)
     assert verdict(seen, "gauge") == ("fine", "strong"), "the latest batch's rate is what it is meant to tell"
+
+
+def test_a_request_that_was_cut_is_nobody_elses():
+    seen = sight(law=LAW)
+    own = seen.last_reading
+    seen.last_reading = CounterReading(own.queries + 4_097, own.hits, "lookups")
+    assert "Others send requests too" in text_of(seen, "counters")
+    seen.num_cut_tokens = 4_097
+    assert verdict(seen, "counters") == ("fine", "strong") and "up to 4,097" in text_of(seen, "counters")
+    seen.last_reading = own
+    assert verdict(seen, "counters") == ("fine", "strong"), "the server need not have counted it"
+    seen.last_reading = CounterReading(own.queries + 50_000, own.hits, "lookups")
+    assert "Others send requests too" in text_of(seen, "counters")

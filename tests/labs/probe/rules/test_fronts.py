@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from labs.probe import sent as kinds
 from labs.probe.clock import Clock
-from tests.labs.probe.fake_sight import LAW, VLLM, asked_once_more, behind, changed, sight, usage
+from tests.labs.probe.fake_sight import LAW, VLLM, asked_once_more, behind, changed, crowded, sight, usage
 from tests.labs.probe.verdicts import faults, text_of, verdict
 
 
@@ -21,10 +21,26 @@ def test_equal_prompts_of_differing_counts_show_it_too():
     assert verdict(seen, "front") == ("fault", "certain") and "68 or 69 tokens" in text_of(seen, "front")
 
 
+def test_a_count_without_what_was_found_is_no_front_that_changes():
+    def counted(one, told):
+        number = one.usage.prompt_tokens - one.cached
+        return replace(one, usage=usage(number, one.cached if told else None), counted=kinds.UNKNOWN, prompt_ids=None)
+
+    for told in (True, False):
+        seen = changed(sight(law=LAW), lambda one: counted(one, told))
+        assert "cut" not in faults(seen)
+        assert [verdict(seen, name) for name in ("front", "chat")] == [("cannot tell", "weak")] * 2, "no ids are shown"
+    changed(seen, lambda one: replace(one, usage=usage(one.num_ids - 3 * one.turn, None)), kinds.LADDER)
+    assert verdict(seen, "front") == ("fault", "certain"), "no repeat finds so little"
+    changed(seen, lambda one: replace(one, prompt_ids=(9, 3)), kinds.LADDER)
+    assert "front" not in faults(seen), "the server shows equal prompts"
+
+
 def test_more_tokens_than_were_sent_and_no_hit_show_a_front_that_changes():
     seen = changed(sight(), lambda one: replace(one, usage=usage(one.num_ids + 4, 0)), *kinds.OF_REPEATS)
     assert verdict(seen, "front") == ("fault", "strong") and "4 tokens in front" in text_of(seen, "front")
     assert verdict(seen, "identity") is None
+    assert verdict(crowded(seen), "front") == ("cannot tell", "weak"), "others push out what it left"
 
 
 def test_a_constant_front_is_expected():
@@ -39,15 +55,28 @@ def test_a_constant_front_is_expected():
     assert verdict(seen, "front") == ("expected", "strong")
 
 
-def test_a_clock_shows_where_later_repeats_miss_behind_a_front():
+def lost_behind_a_front(**facts):
     seen = changed(
-        sight(law=LAW),
+        sight(replace(VLLM, **facts), LAW),
         lambda one: replace(one, usage=usage(one.num_ids + 16, one.cached + 16 * bool(one.turn))),
         *kinds.OF_REPEATS,
     )
     changed(seen, lambda one: replace(one, usage=usage(616, 0)), kinds.KEPT)
+    total = sum(one.length for one in seen.sent)
+    seen.last_reading = replace(seen.last_reading, queries=total)
+    return seen
+
+
+def test_a_clock_shows_where_later_repeats_miss_behind_a_front():
+    seen = lost_behind_a_front()
     assert verdict(seen, "front") == ("fault", "strong") and "a clock stands there" in text_of(seen, "front")
     assert verdict(seen, "replicas") is None
+
+
+def test_a_front_of_a_full_pool_is_no_clock():
+    for seen in (lost_behind_a_front(pool_tokens=9_000), crowded(lost_behind_a_front()), crowded(lost_behind_a_front(pool_tokens=None))):
+        assert verdict(seen, "front") == ("cannot tell", "weak") and "a pool that forgets" in text_of(seen, "front")
+    assert verdict(lost_behind_a_front(pool_tokens=None), "front") == ("fault", "weak"), "how much is kept is unknown"
 
 
 def test_texts_that_miss_where_ids_hit_are_changed_on_their_way():

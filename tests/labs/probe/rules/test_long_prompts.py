@@ -69,3 +69,5 @@ def test_as_many_tokens_less_at_every_length_are_no_cut():
 def test_a_count_that_leaves_out_what_was_found_is_no_cut():
     seen = changed(sight(law=LAW), lambda one: replace(one, usage=usage(one.length - one.cached, one.cached)))
     assert verdict(seen, "cut") is None
+    seen = changed(sight(law=LAW), lambda one: replace(one, usage=usage(one.length - one.cached, None), counted=kinds.UNKNOWN))
+    assert verdict(seen, "cut") is None, "nor is a shared front"

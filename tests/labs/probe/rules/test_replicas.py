@@ -136,3 +136,17 @@ def test_fronts_that_are_missed_are_not_called_one_cache_s():
     number = [one for one in seen.sent if one.purpose == kinds.SHARED][-1].prompt
     changed(seen, lambda one: replace(one, usage=usage(one.length, 0)) if one.prompt == number else one, kinds.SHARED)
     assert verdict(seen, "replicas") == ("cannot tell", "weak")
+
+
+def test_one_miss_of_a_known_prompt_names_no_replicas():
+    seen = sight(law=LAW)
+    number = seen.of(kinds.BURST)[-1].prompt
+    changed(seen, lambda one: replace(one, usage=usage(257, 0)) if (one.prompt, one.turn) == (number, 2) else one, kinds.BURST)
+    assert verdict(seen, "replicas") == ("cannot tell", "weak") and "was missed once" in text_of(seen, "replicas")
+    assert faults(seen) == [] and verdict(seen, "repeats") is None
+    changed(seen, lambda one: replace(one, usage=usage(257, 0)) if one.turn == 3 and one.prompt == number else one, kinds.BURST)
+    assert verdict(seen, "replicas") == ("fault", "strong")
+    jumping = sight(law=LAW, burst_hits=[0, 256, 0, 256, 256, 256, 256])
+    jumping.sent = [one for one in jumping.sent if one.purpose != kinds.BURST or one.prompt == number]
+    jumping.facts = replace(jumping.facts, num_engines=2)
+    assert verdict(jumping, "replicas") == ("fault", "strong"), "the server itself names two"

@@ -11,7 +11,7 @@ from labs.probe.explanation import Explanation
 from labs.probe.observation import Observations, Streamed
 from labs.servers.prefix_counters import CounterReading
 from labs.servers.server_reply import ABSENT, Usage
-from tests.labs.probe.fake_sight import LAW, OTHER, SGLANG, VLLM, changed, sight, unreported, usage, with_times
+from tests.labs.probe.fake_sight import LAW, OTHER, SGLANG, VLLM, behind, changed, sight, unreported, usage, with_times
 from tests.labs.probe.verdicts import faults, text_of, verdict
 
 
@@ -45,6 +45,23 @@ def test_a_null_for_each_miss_means_zero():
     assert verdict(seen, "usage") == ("fault", "strong"), "some hits are silent too"
 
 
+def test_misses_that_are_null_blame_no_setting_where_no_counter_tells():
+    seen = changed(sight(law=LAW), lambda one: replace(one if one.cached else unreported(one), counted=kinds.UNKNOWN))
+    assert verdict(seen, "usage") == ("expected", "strong"), "another salt rightly finds nothing"
+    changed(seen, lambda one: unreported(one) if one.turn == 2 else one, kinds.BURST)
+    assert verdict(seen, "usage") == ("cannot tell", "weak"), "missed by another replica, or dropped"
+    seen = changed(behind(32), lambda one: one if one.turn == 1 else unreported(one), kinds.BURST)
+    assert verdict(seen, "usage") == ("fault", "strong"), "new prompts find the front: none is a miss"
+
+
+def test_one_reply_alone_that_does_not_report_may_be_anythings():
+    seen = sight(law=LAW)
+    seen.sent[20] = unreported(seen.sent[20], ABSENT)
+    assert verdict(seen, "usage") == ("cannot tell", "weak")
+    seen.sent[22] = unreported(seen.sent[22], ABSENT)
+    assert verdict(seen, "usage") == ("fault", "strong")
+
+
 def test_chat_alone_that_does_not_report_blames_no_server_of_other_settings():
     seen = changed(sight(law=LAW), unreported, kinds.CHAT)
     assert verdict(seen, "usage") == ("fault", "strong") and "chat replies do not" in text_of(seen, "usage")
@@ -58,6 +75,17 @@ def test_a_stream_is_judged_by_what_was_asked_alone():
     seen = changed(sight(OTHER, LAW), lambda one: unreported(one, ABSENT))
     seen.streamed = Streamed(Usage())
     assert verdict(seen, "stream") == ("cannot tell", "certain"), "neither reports anything"
+
+
+def test_a_stream_of_a_new_prompt_tells_nothing_where_no_miss_is_told():
+    seen = changed(sight(law=LAW), lambda one: one if one.cached else unreported(one))
+    seen.streamed = Streamed(usage(33, None))
+    assert verdict(seen, "stream") == ("cannot tell", "weak")
+    seen.streamed = Streamed(Usage())
+    assert verdict(seen, "stream") == ("fault", "strong")
+    seen = sight(law=LAW)
+    seen.streamed = Streamed(usage(33, None))
+    assert verdict(seen, "stream") == ("fault", "strong"), "here a miss is told as 0"
 
 
 def test_missing_metrics_name_the_flag():

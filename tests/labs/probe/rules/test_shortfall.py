@@ -12,7 +12,7 @@ from labs.probe import sent as kinds
 from labs.probe.explanation import Explanation
 from labs.probe.judgement import judge
 from labs.probe.own_rate import OwnRate
-from tests.labs.probe.fake_sight import LAW, VLLM, changed, sent, sight, usage, with_times
+from tests.labs.probe.fake_sight import LAW, VLLM, changed, crowded, sent, sight, usage, with_times
 from tests.labs.probe.verdicts import faults, text_of, verdict
 
 
@@ -64,3 +64,10 @@ def test_the_own_rate_holds_timed_repeats_and_none_that_the_probe_itself_pushed_
     assert OwnRate.of(seen).num_cached == OwnRate.of(seen).expected == without.expected + 8 * 1_024
     seen.facts = replace(seen.facts, pool_tokens=None)
     assert OwnRate.of(seen).num_repeats < without.num_repeats + 2, "of these only the first came at once"
+
+
+def test_what_others_may_have_pushed_out_is_not_called_unexplained():
+    assert "nothing that was seen says why" in text_of(half_missing(), "repeats")
+    seen = crowded(half_missing())
+    assert verdict(seen, "repeats") == ("cannot tell", "weak") and "others may have pushed" in text_of(seen, "repeats")
+    assert "says why" not in text_of(seen, "repeats") and "looked up by others meanwhile" in text_of(seen, "repeats")

@@ -22,3 +22,8 @@ def test_too_few_times_say_how_many_more_are_needed():
     assert re.search(
         r"7 repeats and as many new prompts are enough, \d+ requests more: about --max-seconds \d+0\.", text_of(seen, "timing")
     )
+
+
+def test_repeats_that_are_hardly_sooner_tell_nothing():
+    for factor, expected in ((0.85, "cannot tell"), (0.6, "fine")):
+        assert verdict(with_times(sight(law=LAW), 0.4 * factor, 0.4), "timing") == (expected, "weak")
