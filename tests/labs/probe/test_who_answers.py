@@ -8,47 +8,23 @@ from contextlib import ExitStack
 import pytest
 from starlette.responses import JSONResponse
 
-from labs.probe import counter_reader, probe_run, repeat_series, side_series
+from labs.probe import probe_run, repeat_series, side_series
 from labs.probe.endpoints import Endpoints
 from labs.probe.judgement import judge
 from labs.probe.probe_run import ProbeSettings, probe
 from labs.servers.server_address import ServerAddress
 from labs.servers.server_client import ServerClient
-from tests.engine.server.served import served
 from tests.servers.gateways import traffic
 from tests.servers.gateways.gateway import COMPLETIONS, Gateway, fronted
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No times, short pauses, no prompts of thousands of tokens."""
-    monkeypatch.setattr(side_series, "NUM_TIMED", 0)
-    monkeypatch.setattr(side_series, "MIN_PAUSE_S", 0.0)
-    monkeypatch.setattr(repeat_series, "LADDER_LENGTHS", (65, 257))
-    monkeypatch.setattr(repeat_series, "LATE_PAUSE_S", 0.0)
+def two_bursts(quick, monkeypatch):
     monkeypatch.setattr(repeat_series, "NUM_BURSTS", 2)
-    monkeypatch.setattr(repeat_series, "NUM_FRONTS", 2)
-    monkeypatch.setattr(probe_run, "LATE_S", 0.1)
-    monkeypatch.setattr(counter_reader, "SETTLE_S", 0.05)
 
 
 QUIET = {"cache_report": False}  # replies do not tell what was found: the counters do, or SGLang's own endpoint
 NATIVE = {**QUIET, "flavor": "sglang", "metrics_endpoint": False}
-
-
-@pytest.fixture(scope="module")
-def servers():
-    """Servers by what they were started with, shared: no probe asks what another one did."""
-    with ExitStack() as stack:
-        running = {}
-
-        def server(number, fields):
-            key = (number, *sorted(fields.items()))
-            if key not in running:
-                running[key] = stack.enter_context(served(**fields))
-            return running[key]
-
-        yield server
 
 
 @pytest.fixture
