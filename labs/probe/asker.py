@@ -55,6 +55,7 @@ class Question:
     salt: str = NO_SALT
     alone: bool = False
     may_refuse: bool = False
+    most: int = 0  # tokens at most, of a text that is sent as it is
 
 
 class Asker:
@@ -97,12 +98,14 @@ class Asker:
 
     def ask_text(self, number: int, text: str) -> Sent | None:
         """Send a text as it is."""
-        return self._send(Question(TEXT, number, None, _num_words(text), {"prompt": text}, may_refuse=True))
+        most = self.source.most_of(text)
+        return self._send(Question(TEXT, number, None, _num_words(text), {"prompt": text}, may_refuse=True, most=most))
 
     def ask_chat(self, number: int, text: str, *, purpose: str = CHAT, salt: str = NO_SALT) -> Sent | None:
         """Send a text as a person's message. A server without chat is no failure."""
         body = self._salted(messages_of(text), salt)
-        return self._send(Question(purpose, number, None, _num_words(text), body, salt=salt, may_refuse=True))
+        most = self.source.most_of(text)
+        return self._send(Question(purpose, number, None, _num_words(text), body, salt=salt, may_refuse=True, most=most))
 
     def ask_streamed(self, prompt: Prompt) -> None:
         """Send a prompt for a stream that ends with usage. A refusal is no failure."""
@@ -187,7 +190,7 @@ class Asker:
         return {"prompt": self.source.payload(prompt)}
 
     def _send(self, question: Question) -> Sent | None:
-        self.budget.take(question.size)
+        self.budget.take(question.size, most=question.most)
         num_sent = len(self.observations.sent)
         try:
             return self._answered(question)

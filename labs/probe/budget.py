@@ -57,7 +57,7 @@ class ProbeBudget:
         return self.limits.max_seconds - self.seconds
 
     def found_larger(self, num_tokens: int) -> None:
-        """Count tokens that a request had more than was thought: a text's are known when it is answered, so one may pass the limit."""
+        """Count tokens that a request had more than was thought."""
         self.num_tokens += max(0, num_tokens)
 
     def learn_pace(self, num_tokens: int, seconds: float) -> None:
@@ -73,9 +73,12 @@ class ProbeBudget:
     def tokens_left(self) -> int:
         return self.limits.max_tokens - self.num_tokens
 
-    def take(self, num_tokens: int, num_requests: int = 1) -> None:
+    def take(self, num_tokens: int, num_requests: int = 1, *, most: int = 0) -> None:
         """Count requests before they are sent. Raises LimitReached when a limit would be passed, OutOfTime where only this
-        one is too long."""
+        one is too long.
+
+        most  tokens that it may turn out to have, where the server alone counts them
+        """
         limits = self.limits
         if self.seconds_left <= 0:
             raise LimitReached(f"{limits.max_seconds:,.0f} s passed")
@@ -83,7 +86,7 @@ class ProbeBudget:
             raise OutOfTime(f"{limits.max_seconds:,.0f} s are too few for all questions at this server's pace")
         if self.num_requests + num_requests > limits.max_requests:
             raise LimitReached(f"{self.num_requests:,} requests were sent")
-        if self.num_tokens + num_tokens > limits.max_tokens:
+        if self.num_tokens + max(num_tokens, most) > limits.max_tokens:
             raise LimitReached(f"prompts of {self.num_tokens:,} tokens were sent")
         self.num_requests += num_requests
         self.num_tokens += num_tokens

@@ -118,6 +118,10 @@ class PromptSource:
         """About how many tokens so many common words are."""
         return round(num_words * self._tokens_per_word)
 
+    def most_of(self, text: str) -> int:
+        """Tokens that a text can be at most, with what a template puts around it: a token holds at least a byte."""
+        return len(text.encode()) + self._num_front + TEMPLATE_RESERVE
+
     def _num_words(self, num_tokens: int) -> int:
         return max(2, round(num_tokens / self._tokens_per_word))
 
